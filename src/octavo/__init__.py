@@ -1,0 +1,25 @@
+"""Octavo: an LLM inference and serving engine around a paged KV cache.
+
+`import octavo` is light; the names below load what they need when they are first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+if TYPE_CHECKING:
+    from octavo.boot import LLM
+    from octavo.core.sampling import SamplingParams
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LLM":
+        from octavo.boot import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from octavo.core.sampling import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'octavo' has no attribute {name!r}")

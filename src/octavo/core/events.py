@@ -1,0 +1,116 @@
+"""Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs all read these and nothing else."""
+
+from dataclasses import dataclass
+
+from octavo.core.plan import ScoredToken
+from octavo.core.types import FinishReason, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    request_id: RequestId
+    time_s: float
+    prompt_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """NEVER: the request cannot be served by this engine as it is configured. Nothing was queued."""
+
+    request_id: RequestId
+    time_s: float
+    code: str
+    """`context_length_exceeded`, `pool_too_small`, `too_many_choices`, `duplicate_id`, `empty_prompt`, `token_out_of_range`."""
+    message: str
+    """What was asked, what there is, and the flag that changes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A waiting choice got its first work (again, after a preemption)."""
+
+    request_id: RequestId
+    choice: int
+    time_s: float
+    cached_tokens: int
+    """Prompt tokens whose KV was found in the prefix cache."""
+    resumed: bool = False
+    """True after a preemption: `cached_tokens` then counts generated tokens too."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """Logprobs of prompt tokens, in order; several of these where the prompt came in chunks."""
+
+    request_id: RequestId
+    time_s: float
+    scored: tuple[ScoredToken, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Tokens of one choice in one step, in order."""
+
+    request_id: RequestId
+    choice: int
+    time_s: float
+    tokens: tuple[ScoredToken, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    request_id: RequestId
+    choice: int
+    time_s: float
+    tokens_lost: int
+    """Tokens whose KV must be computed again, before any prefix hit."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request_id: RequestId
+    choice: int
+    time_s: float
+    reason: FinishReason
+    stop_token: int | None = None
+    """The token that ended it, where one did: an end-of-sequence token or one of `stop_token_ids`."""
+    message: str | None = None
+    """Why, where the reason is ERROR."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStored:
+    """A full block became visible to other requests under this key."""
+
+    time_s: float
+    key: bytes
+    parent: bytes | None
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEvicted:
+    time_s: float
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The state after a commit: the gauges. The block counts add up to the pool."""
+
+    time_s: float
+    step: int
+    num_running: int
+    num_waiting: int
+    num_tokens: int
+    """Computed in this step."""
+    blocks_blank: int
+    blocks_cached: int
+    blocks_leased: int
+    timings_s: dict[str, float]
+
+
+Event = (
+    Queued | Refused | Admitted | PromptScored | Generated | Preempted | Finished | BlockStored | BlockEvicted | Stepped
+)

@@ -1,0 +1,115 @@
+"""The contract between policy and backends: a plan says what to compute, a result says what came out.
+
+A plan is frozen, complete and JSON-able (tuples, ints, floats, strings): replay, the simulator and bug reports are
+made of it. There is no prefill or decode in it: a first chunk, a later chunk, what a prefix hit left over and a
+decode are all "n tokens for a request". Backends see plans, never requests.
+"""
+
+from dataclasses import dataclass, field
+
+from octavo.core.sampling import SamplingParams
+from octavo.core.types import BlockId, RequestId, TokenId
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Copy all layers' KV of block `source` into block `target`, before any work of the step."""
+
+    source: BlockId
+    target: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Draw one token from the logits after a work's last token.
+
+    Random numbers are keyed by (`seed`, `choice`, `index`) and nothing else, so neighbours, chunking and preemption
+    cannot change a draw.
+    """
+
+    params: SamplingParams
+    seed: int
+    """The request's seed, resolved: never None. 0 <= seed < 2**64."""
+    choice: int
+    index: int
+    """How many tokens this choice has generated before this one."""
+    banned: tuple[TokenId, ...] = ()
+    """Ids that may not be drawn now: the stop tokens, while `index < min_tokens`."""
+    prompt: tuple[TokenId, ...] = ()
+    """Only where `params.repetition_penalty` needs it; else empty."""
+    generated: tuple[TokenId, ...] = ()
+    """Only where a penalty needs it; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Compute `tokens` at positions start .. start + len(tokens) - 1 of one choice of a request.
+
+        position    0 ............ start ............ start + len(tokens)
+        KV          |  in blocks    |  written by this |
+        block_ids   cover all of it: ceil((start + len(tokens)) / block_size) ids or more
+
+    The KV of position p lies in block `block_ids[p // block_size]`, slot `p % block_size`.
+    Each token attends to all positions up to and including its own.
+    """
+
+    request_id: RequestId
+    choice: int
+    start: int
+    tokens: tuple[TokenId, ...]
+    block_ids: tuple[BlockId, ...]
+    """The same tuple object in each step in which it did not grow: a backend may cache by identity."""
+    samples: tuple[Sample, ...] = ()
+    """Drawn from the last token's logits: none in the middle of a prompt, one in a decode, n where a prompt ends."""
+    targets: tuple[TokenId, ...] = ()
+    """Prompt scoring: the logits after tokens[i] are asked for the logprob of targets[i]. Its length is len(tokens),
+    or one less for the chunk that ends the prompt."""
+    num_target_alternatives: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: the copies, then all the work, as one batch. Works are independent of each other's results."""
+
+    step: int
+    work: tuple[Work, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(work.tokens) for work in self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token and, where asked for, its place in the raw distribution.
+
+    `alternatives` are the most likely (token, logprob) pairs, best first, lower id first among equals.
+    """
+
+    token: TokenId
+    logprob: float | None = None
+    rank: int | None = None
+    """1 for the most likely token: one more than the tokens with a higher logit."""
+    alternatives: tuple[tuple[TokenId, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkResult:
+    """What one `Work` gave: a token for each of its samples, a score for each of its targets, in their order."""
+
+    request_id: RequestId
+    choice: int
+    sampled: tuple[ScoredToken, ...] = ()
+    scored: tuple[ScoredToken, ...] = ()
+    error: str | None = None
+    """Set where this work alone failed (for example, its logits were not finite); then both tuples are empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The results of a plan, in the order of its work, and the seconds that each phase took."""
+
+    step: int
+    results: tuple[WorkResult, ...] = ()
+    timings_s: dict[str, float] = field(default_factory=dict)

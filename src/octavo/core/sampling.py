@@ -1,0 +1,154 @@
+"""SamplingParams: what a client may ask of the sampler, checked once, here. The mathematics is the backend's."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+MAX_LOGPROBS = 128
+MAX_CHOICES = 128
+MAX_STOPS = 64
+
+
+class ParameterError(ValueError):
+    """A sampling parameter outside its range: names the field, the value and what is allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} must be {allowed}, got {value!r}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are chosen. Names, defaults and meanings are vLLM's.
+
+    Logprobs are of the raw distribution, before temperature, penalties, bias or truncation.
+    Raises ParameterError for a value outside its range. Accepts a single string for `stop` and any mapping of
+    token id -> bias for `logit_bias`; stores both in canonical, hashable form.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    """0 is greedy: the arg-max, the lowest id where several are equal."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 or -1 keeps all."""
+    min_p: float = 0.0
+    """Keep tokens whose probability is at least this share of the best one's."""
+    presence_penalty: float = 0.0
+    """Counts generated tokens only, as `frequency_penalty` does."""
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    """Counts prompt and generated tokens; > 1 discourages."""
+    seed: int | None = None
+    """None: the engine draws one and reports it."""
+    max_tokens: int | None = 16
+    """None: up to the context limit."""
+    min_tokens: int = 0
+    """Stop tokens cannot be sampled before this many tokens were."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """How many alternatives to report for each sampled token (0: the sampled one only); None: nothing."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token but the first."""
+    logit_bias: tuple[tuple[int, float], ...] = field(default=())
+    allowed_token_ids: tuple[int, ...] | None = None
+    """None: all of the vocabulary."""
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        canonical = {
+            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            "stop_token_ids": tuple(self.stop_token_ids or ()),
+            "logit_bias": _canonical_bias(self.logit_bias),
+            "top_k": 0 if self.top_k == -1 else self.top_k,
+            "allowed_token_ids": None if self.allowed_token_ids is None else tuple(sorted(set(self.allowed_token_ids))),
+        }
+        for name, value in canonical.items():
+            object.__setattr__(self, name, value)
+        _check(self)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def penalised(self) -> bool:
+        """Does the choice depend on the tokens so far?"""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+
+
+def _canonical_bias(bias: Mapping[int, float] | Iterable[tuple[int, float]] | None) -> tuple[tuple[int, float], ...]:
+    pairs = bias.items() if isinstance(bias, Mapping) else bias or ()
+    return tuple(sorted((int(token), float(value)) for token, value in pairs))
+
+
+# field -> (type, lowest, highest); None: no bound, or not a number
+_RANGES: dict[str, tuple[type, float | None, float | None]] = {
+    "n": (int, 1, MAX_CHOICES),
+    "temperature": (float, 0, 100),
+    "top_p": (float, None, 1),
+    "top_k": (int, 0, None),
+    "min_p": (float, 0, 1),
+    "presence_penalty": (float, -2, 2),
+    "frequency_penalty": (float, -2, 2),
+    "repetition_penalty": (float, None, 100),
+    "seed": (int, -(2**63), 2**64 - 1),
+    "max_tokens": (int, 1, None),
+    "min_tokens": (int, 0, None),
+    "logprobs": (int, 0, MAX_LOGPROBS),
+    "prompt_logprobs": (int, 0, MAX_LOGPROBS),
+}
+_OPTIONAL = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
+_POSITIVE = {"top_p", "repetition_penalty"}
+
+
+def _check(params: SamplingParams) -> None:
+    for name, (kind, lowest, highest) in _RANGES.items():
+        _check_number(name, getattr(params, name), kind, lowest, highest)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise ParameterError("min_tokens", params.min_tokens, f"at most max_tokens ({params.max_tokens})")
+    if len(params.stop) > MAX_STOPS:
+        raise ParameterError("stop", f"{len(params.stop)} strings", f"at most {MAX_STOPS} strings")
+    if not all(isinstance(text, str) and text for text in params.stop):
+        raise ParameterError("stop", params.stop, "non-empty strings")
+    for token, bias in params.logit_bias:
+        if not -100 <= bias <= 100:
+            raise ParameterError(f"logit_bias[{token}]", bias, "between -100 and 100")
+    if params.allowed_token_ids == ():
+        raise ParameterError("allowed_token_ids", (), "a list with at least one token id")
+
+
+def _check_number(name: str, value: object, kind: type, lowest: float | None, highest: float | None) -> None:
+    if value is None and name in _OPTIONAL:
+        return
+    allowed = _describe(name, kind, lowest, highest)
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+        raise ParameterError(name, value, allowed)
+    number = float(value)
+    too_low = (lowest is not None and number < lowest) or (name in _POSITIVE and number <= 0)
+    if not math.isfinite(number) or too_low or (highest is not None and number > highest):
+        raise ParameterError(name, value, allowed)
+
+
+def _describe(name: str, kind: type, lowest: float | None, highest: float | None) -> str:
+    noun = "an integer" if kind is int else "a number"
+    low = "above 0" if name in _POSITIVE else f"from {lowest:g}" if lowest is not None else ""
+    high = f"up to {highest:g}" if highest is not None else ""
+    null = "or null" if name in _OPTIONAL else ""
+    return " ".join(word for word in (noun, low, high, null) if word)
+
+
+def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Raises ParameterError where a token id in `params` is not in a vocabulary of `vocab_size`."""
+    named = {
+        "stop_token_ids": params.stop_token_ids,
+        "logit_bias": tuple(token for token, _ in params.logit_bias),
+        "allowed_token_ids": params.allowed_token_ids or (),
+    }
+    for name, ids in named.items():
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise ParameterError(name, token, f"a token id from 0 to {vocab_size - 1}")

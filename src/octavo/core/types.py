@@ -1,0 +1,52 @@
+"""The words that every part shares: ids, why a request ended, and the limits that policy works within."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+RequestId = str
+"""Names one submission for its whole life; unique among live requests."""
+
+BlockId = int
+"""Index of a physical KV block, 0 <= id < num_blocks."""
+
+TokenId = int
+"""Index into the model's vocabulary."""
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended. The values are OpenAI's `finish_reason` where OpenAI has one."""
+
+    STOP = "stop"
+    """A stop token, an end-of-sequence token, or a stop string."""
+    LENGTH = "length"
+    """`max_tokens` or the context limit was reached."""
+    ABORT = "abort"
+    """The client cancelled or went away."""
+    ERROR = "error"
+    """A step that this request was part of failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the machine and the operator allow; given to the scheduler once, as a value.
+
+    The machine's share (`num_blocks`, `block_size`, `vocab_size`, `max_model_len`) comes from the memory plan and the
+    model, the rest from the configuration. All counts are in tokens unless the name says otherwise.
+    """
+
+    num_blocks: int
+    block_size: int
+    vocab_size: int
+    max_model_len: int
+    """Prompt plus generated tokens of one choice."""
+    max_num_seqs: int = 64
+    """Choices running in one step."""
+    max_num_batched_tokens: int = 2048
+    """Tokens computed in one step, over all choices."""
+    enable_prefix_caching: bool = True
+    max_num_partial_prefills: int = 1
+    """Requests that may be in the middle of a chunked prefill at once."""
+    long_prefill_token_threshold: int = 0
+    """A prompt chunk is never longer than this in one step; 0 means no such limit."""
+    scheduling_policy: str = "fcfs"
+    eos_token_ids: tuple[TokenId, ...] = ()

@@ -1,0 +1,72 @@
+"""EngineClient: all that servers, routers and tools know of an engine. In another process or in this one, the same."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from octavo.core.events import Event
+from octavo.core.ports import Capacity
+from octavo.core.request import Request
+from octavo.core.types import RequestId
+
+
+class EngineState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DEAD = "dead"
+
+
+class EngineDead(RuntimeError):
+    """The engine process ended or cannot be reached; the message says how (exit status, signal, last words)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What the engine is, said once when it becomes ready."""
+
+    model: str
+    fingerprint: str
+    """Version, kernel path, model hash and number formats: OpenAI's `system_fingerprint`."""
+    capacity: Capacity
+    isa: str
+    num_threads: int
+    weight_format: str
+    kv_cache_dtype: str
+    report: tuple[str, ...] = ()
+    """Lines for people: which kernels and why, how many threads and why, the memory plan."""
+
+
+class EngineClient(Protocol):
+    """Submits requests and hands each one its own stream of events."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Raises EngineDead where the engine never became ready."""
+        ...
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Seconds since the engine last showed that its loop turns (a step, or an idle beat)."""
+        ...
+
+    def submit(self, request: Request) -> AsyncIterator[tuple[Event, ...]]:
+        """The request's events, those of one step in one tuple.
+
+        Ends after Refused, or after the Finished of each choice. Closing or dropping the iterator cancels the request.
+        Raises EngineDead where the engine dies meanwhile.
+        """
+        ...
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Ends the request; its choices finish with ABORT. An unknown id is ignored: it may have just finished."""
+        ...
+
+    def listen(self, sink: Callable[[Event], None]) -> None:
+        """Calls `sink` with every event of the engine, in order, on the event loop. For metrics and the live page."""
+        ...
+
+    async def close(self) -> None: ...
