@@ -1,0 +1,76 @@
+# Octavo. `make serve` is all that is needed; `make help` lists the rest.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# The first Python on the path that is new enough; `make PYTHON=/path/to/python3 ...` overrides.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
+PY_PATHS := src tests bench
+
+.PHONY: help install serve test test-slow check format bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: $(STAMP) ## Serve the default model on http://127.0.0.1:8000 (ARGS="MODEL --port 8001 ...")
+	@$(BIN)/octavo serve $(ARGS)
+
+test: $(STAMP) ## Run the tests (ARGS="tests/core -x")
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+test-slow: $(STAMP) ## Run the long tests too: more examples, larger cases
+	@$(BIN)/python -m pytest -q --hypothesis-profile=slow -m "slow or not slow" --timeout=1800 $(ARGS)
+
+check: $(STAMP) ## Check format, lint, types, layers and native style
+	@$(BIN)/ruff format --check --quiet $(PY_PATHS) || { echo 'format: run "make format"'; exit 1; }
+	@$(BIN)/ruff check --quiet $(PY_PATHS)
+	@$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/pyright
+
+format: $(STAMP) ## Rewrite the sources in the house format
+	@$(BIN)/ruff check --quiet --fix $(PY_PATHS) || true
+	@$(BIN)/ruff format --quiet $(PY_PATHS)
+	@$(BIN)/clang-format -i $(NATIVE)
+
+bench: $(STAMP) ## Measure policy; with PEERS=DIR, throughput beside llama.cpp as well
+	@$(BIN)/python bench/policy.py
+	@if [ -n "$(PEERS)" ] && [ -f ../shared/peers/offline.py ]; then \
+		$(BIN)/python ../shared/peers/offline.py --engine octavo,llamacpp --dir $(PEERS) $(ARGS); fi
+
+clean: ## Remove everything that was built
+	@rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache
+	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install: $(STAMP) ## Create .venv and build the package into it
+
+# Without build isolation: the build folder keeps its object files, so a change of one kernel compiles one kernel.
+$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) | $(BIN)/python
+	@$(call require_compiler)
+	@echo 'building octavo into $(VENV) (the first time takes a minute or two)'
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake>=3.26", "ninja", sep="\n")' \
+		> $(VENV)/build-requires.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/build-requires.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo 'octavo needs Python 3.11 or newer; none is on the PATH. Name one: make PYTHON=/path/to/python3 ...' >&2; exit 1; fi
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo 'this Python cannot create virtual environments. On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+define require_compiler
+	for cxx in "$$CXX" c++ g++ clang++; do \
+		[ -n "$$cxx" ] && echo 'template <class T> concept Any = true; int main() {}' \
+			| $$cxx -std=c++20 -x c++ -fsyntax-only - 2>/dev/null && exit 0; done; \
+	echo 'octavo builds its kernels with a C++20 compiler (GCC 11 or Clang 14 or newer); none was found.' >&2; \
+	echo 'On Debian and Ubuntu: apt-get install g++. Elsewhere, name one: CXX=/path/to/c++ make ...' >&2; exit 1
+endef
