@@ -1,4 +1,4 @@
-"""Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs all read these and nothing else."""
+"""Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs read these and nothing else."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,8 @@ class Refused:
     request_id: RequestId
     time_s: float
     code: str
-    """`context_length_exceeded`, `pool_too_small`, `too_many_choices`, `duplicate_id`, `empty_prompt`, `token_out_of_range`."""
+    """`context_length_exceeded`, `pool_too_small`, `too_many_choices`, `duplicate_id`, `empty_prompt` or
+    `token_out_of_range`."""
     message: str
     """What was asked, what there is, and the flag that changes it."""
 

@@ -112,4 +112,4 @@ class StepResult:
 
     step: int
     results: tuple[WorkResult, ...] = ()
-    timings_s: dict[str, float] = field(default_factory=dict)
+    timings_s: dict[str, float] = field(default_factory=dict[str, float])

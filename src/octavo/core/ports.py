@@ -1,4 +1,4 @@
-"""What the core asks of the outside. Each Protocol has one contract suite in `tests/contract/`, run on all who claim it."""
+"""What the core asks of the outside. Each Protocol has one suite in `tests/contract/`, run on all who claim it."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

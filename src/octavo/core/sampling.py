@@ -81,8 +81,7 @@ class SamplingParams:
 
 
 def _canonical_bias(bias: Mapping[int, float] | Iterable[tuple[int, float]] | None) -> tuple[tuple[int, float], ...]:
-    pairs = bias.items() if isinstance(bias, Mapping) else bias or ()
-    return tuple(sorted((int(token), float(value)) for token, value in pairs))
+    return tuple(sorted((int(token), float(value)) for token, value in dict(bias or ()).items()))
 
 
 # field -> (type, lowest, highest); None: no bound, or not a number

@@ -30,13 +30,13 @@ class Vocabulary:
     add_eos: bool = False
     add_space_prefix: bool = True
     chat_template: str | None = None
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
-    """`bos_token`, `eos_token`, ... by name: the variables of chat templates. May be empty for a GGUF: ids say it all."""
+    special_tokens: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`bos_token`, `eos_token`, ... by name: what chat templates may use. May be empty for a GGUF: ids say it all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """`spec` and `tensors` are for backends, `vocabulary` for `text`. `fingerprint` is part of every prefix-cache key."""
+    """`spec`, `tensors` are for backends, `vocabulary` for `text`. `fingerprint` is part of every prefix-cache key."""
 
     name: str
     """For people: the model's own name, or the file's."""

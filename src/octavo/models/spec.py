@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """Rotary position embedding in the half-split form (dimension i is paired with i + dim / 2; RoFormer, as in GPT-NeoX)."""
+    """Rotary position embedding in the half-split form: dimension i is paired with i + dim / 2 (RoFormer, as GPT-NeoX)."""
 
     dim: int
     """Rotated dimensions of each head, even, from the first on."""
     theta: float = 10000.0
     divisors: tuple[float, ...] | None = None
-    """dim / 2 numbers that divide the plain frequencies (Llama 3 scaling, GGUF's rope_freqs, linear scaling); None: all 1."""
+    """dim / 2 numbers that divide the plain frequencies (Llama 3 or linear scaling, GGUF's rope_freqs); None: all 1."""
 
     def inverse_frequencies(self) -> tuple[float, ...]:
         """dim / 2 angles for each position step, in radians."""
@@ -27,7 +27,8 @@ class ModelSpec:
     Tensor names (see `models.tensors`) and shapes, rows first, as stored by Hugging Face:
 
         embed [vocab, hidden]   output_norm [hidden]   output [vocab, hidden] (absent where tied)
-        layers.N.attn_norm [hidden]   .q [heads * head_dim, hidden]   .k .v [kv_heads * head_dim, hidden]   .o [hidden, heads * head_dim]
+        layers.N.attn_norm [hidden]   .q [heads * head_dim, hidden]   .k .v [kv_heads * head_dim, hidden]
+                .o [hidden, heads * head_dim]
         layers.N.ffn_norm [hidden]    .gate .up [intermediate, hidden]   .down [hidden, intermediate]
     """
 

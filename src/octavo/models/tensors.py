@@ -1,4 +1,4 @@
-"""How weights are named and handed over: canonical names, element formats, and the TensorSource that loaders implement."""
+"""How weights are named and handed over: canonical names, element formats, and the TensorSource loaders implement."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
