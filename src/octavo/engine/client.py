@@ -49,8 +49,24 @@ class EngineClient(Protocol):
         ...
 
     @property
+    def progress(self) -> str:
+        """What the engine does now, for people, while it is starting: `packing weights (40 %)`."""
+        ...
+
+    @property
     def heartbeat_age_s(self) -> float:
         """Seconds since the engine last showed that its loop turns (a step, or an idle beat)."""
+        ...
+
+    async def wait_ready(self) -> EngineFacts:
+        """Returns as soon as requests can be submitted; raises EngineDead where that will never be.
+
+        The first call binds the client to the running event loop. To be awaited (once at least) before `submit`.
+        """
+        ...
+
+    async def wait_dead(self) -> EngineDead:
+        """Returns the reason as soon as the engine is dead: for those who must end with it."""
         ...
 
     def submit(self, request: Request) -> AsyncIterator[tuple[Event, ...]]:
@@ -69,4 +85,6 @@ class EngineClient(Protocol):
         """Calls `sink` with every event of the engine, in order, on the event loop. For metrics and the live page."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Ends the engine and every stream (with EngineDead). Calling it again does nothing."""
+        ...
