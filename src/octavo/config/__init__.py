@@ -1,0 +1,25 @@
+"""Settings: one frozen tree, where each value came from, and the only reader of the environment."""
+
+from octavo.config.schema import (
+    CacheConfig,
+    Config,
+    ConfigError,
+    EngineConfig,
+    Fault,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+    parse_fault,
+)
+
+__all__ = [
+    "CacheConfig",
+    "Config",
+    "ConfigError",
+    "EngineConfig",
+    "Fault",
+    "ModelConfig",
+    "SchedulerConfig",
+    "ServerConfig",
+    "parse_fault",
+]

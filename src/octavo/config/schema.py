@@ -1,0 +1,376 @@
+"""The configuration: one frozen tree, and beside each field all that is known about it.
+
+Flags, environment names, YAML keys, checks, `--help`, `octavo config` and docs/reference/configuration.md are made from
+these fields and nothing else. A field is here only because some code reads it. A tree that exists is valid: each
+section checks itself, whoever built it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from types import MappingProxyType, NoneType
+from typing import Any, get_args, get_type_hints
+
+ENV_PREFIX = "OCTAVO_"
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used: the message says which, its value, what is allowed, and where it came from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What is known about one field beside its type and default."""
+
+    help: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    allowed: tuple[int, ...] = ()
+    """For whole numbers: the only values."""
+    check: Callable[[Any], str | None] | None = None
+    """Returns what is wrong with a value that is of the right type and in range."""
+    none_means: str = ""
+    """What the value None does; such a field accepts the word `auto`."""
+    aliases: tuple[str, ...] = ()
+    """Other spellings of the flag."""
+    secret: bool = False
+    """Shown as *** everywhere."""
+    flag: bool = True
+    """False: the environment and the file only (hooks for tests)."""
+
+
+def option(default: Any, **about: Any) -> Any:
+    """A dataclass field with an Option in its metadata."""
+    return field(default=default, metadata={"option": Option(**about)})
+
+
+def _origin(origin: str) -> str | None:
+    return None if origin == "*" or "://" in origin else f"{origin!r} is no origin such as https://example.org"
+
+
+def _origins(origins: tuple[str, ...]) -> str | None:
+    return next((problem for problem in map(_origin, origins) if problem), None)
+
+
+def _names(names: tuple[str, ...]) -> str | None:
+    return None if all(name.strip() for name in names) else "a name is empty"
+
+
+def _keys(keys: tuple[str, ...]) -> str | None:
+    return None if all(key.isascii() and key.strip() == key and key for key in keys) else "a key is empty or not ASCII"
+
+
+def _root_path(path: str) -> str | None:
+    return None if path == "" or (path.startswith("/") and not path.endswith("/")) else "it must look like /prefix"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how its weights and text are to be read."""
+
+    model: str | None = option(
+        None,
+        help="GGUF file, Hugging Face directory, hub id, or a name of the catalogue",
+        none_means="the catalogue's default model",
+    )
+    served_model_name: tuple[str, ...] = option(
+        (),
+        help="names that clients may use for the model; answers carry the first. Empty: the model's own",
+        check=_names,
+    )
+    dtype: str = option(
+        "auto",
+        help="number format of weights and activations; auto keeps the file's",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    max_model_len: int | None = option(
+        None,
+        help="context: prompt plus generated tokens of one choice",
+        unit="tokens",
+        at_least=1,
+        none_means="the model's own context, lowered to what the KV memory holds",
+    )
+    tokenizer: str | None = option(
+        None, help="take the tokenizer from this GGUF file or directory", none_means="the model's own"
+    )
+    chat_template: str | None = option(
+        None, help="a Jinja2 chat template: a file, or the template itself", none_means="the model's own"
+    )
+    seed: int | None = option(
+        None,
+        help="seed of the stream from which requests without a seed of their own draw one",
+        at_least=0,
+        at_most=2**64 - 1,
+        none_means="drawn from the system",
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """How much memory the KV cache takes, and how it is cut."""
+
+    block_size: int = option(16, help="tokens in a KV block", unit="tokens", allowed=(8, 16, 32, 64, 128))
+    gpu_memory_utilization: float = option(
+        0.9,
+        help="share of the available memory (main memory on a CPU) for weights and KV together",
+        above=0,
+        at_most=1,
+        aliases=("--memory-utilization",),
+    )
+    kv_cache_memory_bytes: int | None = option(
+        None,
+        help="memory for the KV cache, instead of a share",
+        unit="bytes",
+        at_least=1,
+        none_means="what --gpu-memory-utilization leaves",
+    )
+    num_blocks: int | None = option(
+        None,
+        help="blocks in the KV cache, instead of an amount of memory",
+        unit="blocks",
+        at_least=1,
+        none_means="as many as the memory holds",
+        aliases=("--num-gpu-blocks-override",),
+    )
+    enable_prefix_caching: bool = option(True, help="reuse the KV of equal prompt beginnings")
+    kv_cache_dtype: str = option(
+        "auto",
+        help="number format of the KV cache; auto is bfloat16",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+        if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
+            raise ConfigError("num_blocks and kv_cache_memory_bytes both size the KV cache: give one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How a step is filled."""
+
+    max_num_seqs: int = option(64, help="choices running in one step", at_least=1, at_most=65536)
+    max_num_batched_tokens: int = option(
+        2048, help="tokens computed in one step, over all choices", unit="tokens", at_least=1, at_most=2**24
+    )
+    max_num_partial_prefills: int = option(
+        1, help="requests that may be in the middle of a chunked prefill at once", at_least=1, at_most=65536
+    )
+    long_prefill_token_threshold: int = option(
+        0, help="a prompt chunk is never longer than this in one step; 0: no such limit", unit="tokens", at_least=0
+    )
+    scheduling_policy: str = option("fcfs", help="who goes first", choices=("fcfs", "priority"))
+
+    def __post_init__(self) -> None:
+        check_section(self)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): each running choice needs a token a step"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What computes, and on how much of the machine."""
+
+    backend: str = option(
+        "cpu", help="cpu: native kernels; reference: numpy, slow, exact", choices=("cpu", "reference")
+    )
+    isa: str | None = option(
+        None, help="force one set of kernels; `octavo doctor` lists them", none_means="the best that the machine runs"
+    )
+    num_threads: int | None = option(
+        None,
+        help="threads that compute",
+        at_least=1,
+        at_most=1024,
+        none_means="the CPUs that affinity and the cgroup quota allow",
+    )
+    fault: str | None = option(
+        None,
+        help="test hook: prefill-error, decode-error@N, engine-death@N, engine-freeze@N, slow-load=SECONDS",
+        none_means="nothing goes wrong on purpose",
+        check=lambda text: None if parse_fault(text) else FAULT_FORMS,
+        flag=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where the HTTP server listens, and who may use it."""
+
+    host: str = option("127.0.0.1", help="address to listen on")
+    port: int = option(8000, help="TCP port to listen on; 0 lets the system choose", at_least=0, at_most=65535)
+    api_key: tuple[str, ...] = option(
+        (), help="keys that clients must send one of; none: no key is asked for", secret=True, check=_keys
+    )
+    allowed_origins: tuple[str, ...] = option(
+        (), help="web origins that browsers may call from (CORS), or *", check=_origins
+    )
+    root_path: str = option("", help="path under which a proxy shows this server", check=_root_path)
+    uvicorn_log_level: str = option(
+        "info",
+        help="least severe messages of the HTTP server that are logged",
+        choices=("critical", "error", "warning", "info", "debug", "trace"),
+    )
+    shutdown_timeout: float = option(
+        30.0, help="how long running requests may go on after SIGTERM", unit="seconds", at_least=0, at_most=86400
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings of one replica. JSON-able: see `octavo.config.wire`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+FAULT_FORMS = "prefill-error, decode-error@N, engine-death@N, engine-freeze@N or slow-load=SECONDS"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure asked for at start-up, to test what others do about it."""
+
+    kind: str
+    """prefill-error | decode-error | engine-death | engine-freeze | slow-load"""
+    at: float = 0
+    """For the `@` kinds the decode step at which it happens, from 1; for slow-load the seconds."""
+
+
+_FAULTS = {"prefill-error": "", "decode-error": "@", "engine-death": "@", "engine-freeze": "@", "slow-load": "="}
+
+
+def parse_fault(text: str) -> Fault | None:
+    """The Fault that `text` describes, or None where it describes none."""
+    for kind, mark in _FAULTS.items():
+        if text == kind and not mark:
+            return Fault(kind)
+        number = text.removeprefix(f"{kind}{mark}")
+        if mark and number != text and number.isdecimal():
+            return Fault(kind, int(number))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One leaf of the tree, with everything about it."""
+
+    section: str
+    name: str
+    kind: type
+    """bool, int, float, str, or tuple (of strings)."""
+    optional: bool
+    default: Any
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}"
+
+
+@cache
+def settings() -> Mapping[str, Setting]:
+    """All leaves by name, in the order of the tree. Names are unique over all sections."""
+    sections = get_type_hints(Config)
+    found = {item.name: item for section, kind in sections.items() for item in section_settings(section, kind)}
+    return MappingProxyType(found)
+
+
+@cache
+def section_settings(section: str, kind: type) -> tuple[Setting, ...]:
+    """The leaves of one section class."""
+    hints = get_type_hints(kind)
+    return tuple(_setting(section, item.name, hints[item.name], item.default, item.metadata) for item in fields(kind))
+
+
+def _setting(section: str, name: str, hint: Any, default: Any, metadata: Mapping[Any, Any]) -> Setting:
+    optional = NoneType in get_args(hint)
+    bare = next(arg for arg in get_args(hint) if arg is not NoneType) if optional else hint
+    kind = tuple if getattr(bare, "__origin__", None) is tuple else bare
+    return Setting(section, name, kind, optional, default, metadata["option"])
+
+
+def check_section(section: Any) -> None:
+    """Raises ConfigError for the first field of `section` whose value is not allowed."""
+    for setting in section_settings("", type(section)):
+        problem = check_value(setting, getattr(section, setting.name))
+        if problem:
+            raise ConfigError(problem)
+
+
+def check_value(setting: Setting, value: Any) -> str | None:
+    """What is wrong with `value`, as a whole sentence; None where nothing is."""
+    if value is None and setting.optional:
+        return None
+    about = setting.option
+    if _has_type(setting.kind, value) and _in_range(about, value):
+        problem = about.check(value) if about.check else None
+        return problem and f"{setting.name} is {_shown(about, value)}: {problem}"
+    return f"{setting.name} must be {describe(setting)}, got {_shown(about, value)}"
+
+
+def _shown(about: Option, value: Any) -> str:
+    return "***" if about.secret else repr(value)
+
+
+def _has_type(kind: type, value: Any) -> bool:
+    if kind is tuple:
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)  # pyright: ignore
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _in_range(about: Option, value: Any) -> bool:
+    return (
+        (not about.choices or value in about.choices)
+        and (not about.allowed or value in about.allowed)
+        and (about.at_least is None or value >= about.at_least)
+        and (about.at_most is None or value <= about.at_most)
+        and (about.above is None or value > about.above)
+    )
+
+
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", tuple: "a list of texts"}
+
+
+def describe(setting: Setting) -> str:
+    """What values are allowed, in words: `a whole number from 0 up to 65535`."""
+    about = setting.option
+    if about.choices or about.allowed:
+        *most, last = about.choices or map(str, about.allowed)
+        words = f"{', '.join(most)} or {last}"
+    else:
+        parts = [_NOUNS[setting.kind]]
+        parts += [f"above {about.above:g}"] if about.above is not None else []
+        parts += [f"from {about.at_least:g}"] if about.at_least is not None else []
+        parts += [f"up to {about.at_most:.20g}"] if about.at_most is not None else []
+        words = " ".join(parts)
+    return words + (" (or auto)" if setting.optional else "")
