@@ -1,4 +1,4 @@
-"""Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs read these and nothing else."""
+"""Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs read these, nothing else."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,8 @@
 """SamplingParams: what a client may ask of the sampler, checked once, here. The mathematics is the backend's."""
 
+# Callers may pass anything, whatever they promised: types are checked at run time too.
+# pyright: reportUnnecessaryIsInstance=false
+
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -81,7 +84,8 @@ class SamplingParams:
 
 
 def _canonical_bias(bias: Mapping[int, float] | Iterable[tuple[int, float]] | None) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted((int(token), float(value)) for token, value in dict(bias or ()).items()))
+    pairs: dict[int, float] = dict(bias or ())
+    return tuple(sorted((int(token), float(value)) for token, value in pairs.items()))
 
 
 # field -> (type, lowest, highest); None: no bound, or not a number

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """Rotary position embedding in the half-split form: dimension i is paired with i + dim / 2 (RoFormer, as GPT-NeoX)."""
+    """Rotary position embedding in the half-split form: dimension i goes with i + dim / 2 (RoFormer, as GPT-NeoX)."""
 
     dim: int
     """Rotated dimensions of each head, even, from the first on."""
