@@ -1,0 +1,112 @@
+// Sampling: from one row of logits to a token, and a token's place in the distribution. Plain data; no ISA code here.
+//
+// The algorithm is written down in src/octavo/backends/reference/sampling.py, which is the oracle for this one.
+// Everything is reentrant: all memory is the caller's, and a result depends on the logits and the spec alone.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+enum class SampleStatus : int32_t {
+  ok = 0,
+  not_finite = 1,       // a logit is NaN or infinite
+  nothing_allowed = 2,  // every token is banned, or outside the allowed ones
+  bad_token = 3,        // an id in the spec is outside the vocabulary
+};
+
+// A flat view of core.plan.Sample. Borrowed pointers; a null pointer goes with a count of 0.
+struct SampleSpec {
+  double temperature = 0;  // 0: arg-max
+  double top_p = 1;        // >= 1: off
+  double min_p = 0;        // 0: off
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 1;
+  int32_t top_k = 0;              // 0: off
+  int32_t num_alternatives = -1;  // -1: neither logprob, rank nor alternatives are computed
+  uint64_t seed = 0;
+  uint32_t choice = 0;
+  uint32_t index = 0;
+  const int32_t* bias_ids = nullptr;  // distinct
+  const float* bias_values = nullptr;
+  int32_t num_bias = 0;
+  const int32_t* allowed = nullptr;
+  int32_t num_allowed = -1;  // -1: all of the vocabulary
+  const int32_t* banned = nullptr;
+  int32_t num_banned = 0;
+  const int32_t* prompt = nullptr;  // may repeat; read only where repetition_penalty is not 1
+  int32_t num_prompt = 0;
+  const int32_t* generated = nullptr;
+  int32_t num_generated = 0;
+};
+
+// Where does `target` stand in the raw distribution?
+struct ScoreSpec {
+  int32_t target = 0;
+  int32_t num_alternatives = 0;
+};
+
+struct Scored {
+  int32_t token;
+  int32_t rank;  // 1: the most likely; 0: not asked for
+  float logprob;
+  SampleStatus status;
+};
+
+struct Alternative {
+  int32_t token;
+  float logprob;
+};
+
+// Working memory of one thread: `bytes` >= sample_scratch_bytes(vocab), aligned to 64.
+struct SampleScratch {
+  void* memory;
+  size_t bytes;
+};
+
+size_t sample_scratch_bytes(int vocab);
+
+// One step's samples and targets in flat memory, as backends/cpu/sampling.py packs them. Jobs ascend by `row`.
+struct SampleJob {
+  // The part that is the same for all draws of a SamplingParams.
+  double temperature, top_p, min_p;
+  float presence_penalty, frequency_penalty, repetition_penalty;
+  int32_t top_k;
+  int32_t num_alternatives;
+  int32_t num_bias;
+  int32_t num_allowed;  // -1: all
+  // The part of this draw.
+  int32_t target;  // >= 0: score this token; -1: draw one
+  uint64_t seed;
+  uint32_t choice, index;
+  int32_t row;  // of the logits
+  int32_t num_banned, num_prompt, num_generated;
+  int64_t first_id;           // in `ids`: bias ids, allowed, banned, prompt, generated, one after the other
+  int32_t first_value;        // in `values`: biases
+  int32_t first_alternative;  // in `alternatives`
+};
+static_assert(sizeof(SampleJob) == 104);
+
+struct SampleBatch {
+  const SampleJob* jobs;
+  int num_jobs;
+  const int32_t* ids;
+  int64_t num_ids;
+  const float* values;
+  int64_t num_values;
+  Scored* scored;  // [num_jobs]
+  Alternative* alternatives;
+  int64_t num_alternatives;
+};
+
+// Null where every job stays inside the arrays and inside `num_rows` x `vocab`, and rows ascend; else what is wrong.
+// Call it once, before any job runs.
+const char* sample_batch_fault(const SampleBatch& batch, int num_rows, int vocab);
+
+// Runs job `job` on its row of logits. Jobs may run in any order, on several threads, each with its own scratch.
+struct Kernels;
+void run_sample_job(const Kernels& kernels, const float* logits, int vocab, const SampleBatch& batch, int job,
+                    const SampleScratch& scratch);
+
+}  // namespace octavo
