@@ -1,0 +1,49 @@
+"""What all tests share: how hard properties are tried, the default model, and the rule that nothing skips in CI."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def _register(name: str, examples: int, *, derandomize: bool = False) -> None:
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,  # a test must not depend on how busy the machine is
+        print_blob=True,
+        derandomize=derandomize,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+_register("fast", 30)
+_register("ci", 150, derandomize=True)
+_register("slow", 2000)
+settings.load_profile("ci" if IN_CI else "fast")  # --hypothesis-profile overrides
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The default model's GGUF file: downloaded once, then read from the user's cache. OCTAVO_TEST_MODEL overrides."""
+    override = os.environ.get("OCTAVO_TEST_MODEL")
+    if override:
+        return Path(override)
+    from octavo.loaders.hub import default_model_path
+
+    return Path(default_model_path())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.stats.get("skipped", []) if IN_CI else []:
+        terminalreporter.write_line(f"skipped, which CI does not allow: {report.nodeid}", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI a skipped test is a failed run: what is not run is not known to work."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if IN_CI and reporter is not None and reporter.stats.get("skipped") and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
