@@ -6,11 +6,11 @@ section checks itself, whoever built it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType, NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 ENV_PREFIX = "OCTAVO_"
 
@@ -26,9 +26,9 @@ class Option:
     help: str
     unit: str = ""
     choices: tuple[str, ...] = ()
-    at_least: float | None = None
-    at_most: float | None = None
-    above: float | None = None
+    at_least: int | float | None = None
+    at_most: int | float | None = None
+    above: int | float | None = None
     allowed: tuple[int, ...] = ()
     """For whole numbers: the only values."""
     check: Callable[[Any], str | None] | None = None
@@ -62,6 +62,10 @@ def _names(names: tuple[str, ...]) -> str | None:
 
 def _keys(keys: tuple[str, ...]) -> str | None:
     return None if all(key.isascii() and key.strip() == key and key for key in keys) else "a key is empty or not ASCII"
+
+
+def _fault(text: str) -> str | None:
+    return None if parse_fault(text) else f"it must be {FAULT_FORMS}"
 
 
 def _root_path(path: str) -> str | None:
@@ -198,7 +202,7 @@ class EngineConfig:
         None,
         help="test hook: prefill-error, decode-error@N, engine-death@N, engine-freeze@N, slow-load=SECONDS",
         none_means="nothing goes wrong on purpose",
-        check=lambda text: None if parse_fault(text) else FAULT_FORMS,
+        check=_fault,
         flag=False,
     )
 
@@ -319,7 +323,8 @@ def _setting(section: str, name: str, hint: Any, default: Any, metadata: Mapping
 
 def check_section(section: Any) -> None:
     """Raises ConfigError for the first field of `section` whose value is not allowed."""
-    for setting in section_settings("", type(section)):
+    kind: type[Any] = type(section)
+    for setting in section_settings("", kind):
         problem = check_value(setting, getattr(section, setting.name))
         if problem:
             raise ConfigError(problem)
@@ -340,9 +345,13 @@ def _shown(about: Option, value: Any) -> str:
     return "***" if about.secret else repr(value)
 
 
+def _all_text(items: Iterable[Any]) -> bool:
+    return all(isinstance(item, str) for item in items)
+
+
 def _has_type(kind: type, value: Any) -> bool:
     if kind is tuple:
-        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)  # pyright: ignore
+        return isinstance(value, tuple) and _all_text(cast(Iterable[Any], value))
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
@@ -364,13 +373,15 @@ _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 def describe(setting: Setting) -> str:
     """What values are allowed, in words: `a whole number from 0 up to 65535`."""
     about = setting.option
-    if about.choices or about.allowed:
-        *most, last = about.choices or map(str, about.allowed)
-        words = f"{', '.join(most)} or {last}"
-    else:
-        parts = [_NOUNS[setting.kind]]
-        parts += [f"above {about.above:g}"] if about.above is not None else []
-        parts += [f"from {about.at_least:g}"] if about.at_least is not None else []
-        parts += [f"up to {about.at_most:.20g}"] if about.at_most is not None else []
-        words = " ".join(parts)
+    listed = about.choices or tuple(map(str, about.allowed))
+    words = _either(listed) if listed else _bounds(_NOUNS[setting.kind], about)
     return words + (" (or auto)" if setting.optional else "")
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _bounds(noun: str, about: Option) -> str:
+    limits = (("above", about.above), ("from", about.at_least), ("up to", about.at_most))
+    return " ".join([noun, *(f"{word} {limit}" for word, limit in limits if limit is not None)])

@@ -1,0 +1,152 @@
+"""Where values come from: flags > environment > YAML file > default. Each value knows its origin.
+
+The only module that reads the process environment; whoever needs something from it asks here.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast, get_type_hints
+
+from octavo.config.schema import ENV_PREFIX, Config, ConfigError, Setting, settings
+from octavo.config.values import did_you_mean, read_value
+
+CONFIG_ENV = "OCTAVO_CONFIG"
+CACHE_ENV = "OCTAVO_CACHE_DIR"
+OTHER_NAMES = {
+    CONFIG_ENV: "YAML file to read settings from, where `--config` is not given",
+    CACHE_ENV: "folder for downloaded models, instead of `octavo` in the user's cache folder",
+}
+"""Environment names that are no setting."""
+
+_TESTS = f"{ENV_PREFIX}TEST_"
+_SERVICE_LINK = re.compile(r"OCTAVO(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from: `flag --port`, `environment OCTAVO_PORT`, `file octavo.yaml`, `default`."""
+
+    kind: str
+    """flag | argument | environment | file | default"""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".strip()
+
+
+DEFAULT = Origin("default")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A configuration, and for each setting's name where its value came from."""
+
+    config: Config
+    origins: Mapping[str, Origin]
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    file: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    kind: str = "flag",
+) -> Resolved:
+    """Merges all sources. `flags` maps setting names to what was given, `file` is a YAML file.
+
+    `environment` stands in for the process's own. `kind` is what `flags` are called in messages: flag or argument.
+    Raises ConfigError for an unknown name, a value that is not allowed, and a file that cannot be read.
+    """
+    env = os.environ if environment is None else environment
+    given = _from_flags(flags or {}, kind)
+    layers = (_from_file(file or env.get(CONFIG_ENV) or None), _from_environment(env), given)
+    merged = {name: found for layer in layers for name, found in layer.items()}
+    values = {name: read_value(settings()[name], raw, str(origin)) for name, (raw, origin) in merged.items()}
+    origins = {name: merged[name][1] if name in merged else DEFAULT for name in settings()}
+    return Resolved(build(values), MappingProxyType(origins))
+
+
+def from_keywords(**given: Any) -> Config:
+    """The configuration for Python callers, `LLM(model=..., max_model_len=...)`: arguments > environment > file."""
+    return resolve(given, kind="argument").config
+
+
+def build(values: Mapping[str, Any]) -> Config:
+    """A tree with these values, by setting name, and defaults for the rest."""
+    sections = get_type_hints(Config)
+    parts: dict[str, dict[str, Any]] = {section: {} for section in sections}
+    for name, value in values.items():
+        parts[settings()[name].section][name] = value
+    return Config(**{section: kind(**parts[section]) for section, kind in sections.items()})
+
+
+_Layer = dict[str, tuple[Any, Origin]]
+
+
+def _from_flags(flags: Mapping[str, Any], kind: str) -> _Layer:
+    unknown = next((name for name in flags if name not in settings()), None)
+    if unknown is not None:
+        raise ConfigError(f"unknown {kind} {unknown!r}{did_you_mean(unknown, settings())}")
+    return {name: (raw, Origin(kind, _called(settings()[name], kind))) for name, raw in flags.items()}
+
+
+def _called(setting: Setting, kind: str) -> str:
+    return setting.flag if kind == "flag" else setting.name
+
+
+def _from_environment(env: Mapping[str, str]) -> _Layer:
+    """An empty variable counts as not set."""
+    known = {setting.env: setting.name for setting in settings().values()}
+    ours = {key: text for key, text in env.items() if key.startswith(ENV_PREFIX) and not _foreign(key, text)}
+    unknown = next((key for key in ours if key not in known and key not in OTHER_NAMES), None)
+    if unknown is not None:
+        raise ConfigError(f"unknown environment variable {unknown}{did_you_mean(unknown, [*known, *OTHER_NAMES])}")
+    return {known[key]: (text, Origin("environment", key)) for key, text in ours.items() if key in known and text}
+
+
+def _foreign(key: str, text: str) -> bool:
+    """Is this variable not meant for us? Kubernetes sets OCTAVO_PORT=tcp://... for a Service called octavo."""
+    link = _SERVICE_LINK.match(key) or (key.endswith("_PORT") and _SERVICE_URL.match(text))
+    return bool(link) or key.startswith(_TESTS)
+
+
+def _from_file(file: str | Path | None) -> _Layer:
+    if file is None:
+        return {}
+    layer: _Layer = {}
+    for key, raw in read_yaml(Path(file)).items():
+        name = str(key).replace("-", "_")
+        if name not in settings():
+            raise ConfigError(f"{file}: unknown key {str(key)!r}{did_you_mean(name, settings())}")
+        if name in layer:
+            raise ConfigError(f"{file}: {name} is given twice")
+        layer[name] = (raw, Origin("file", str(file)))
+    return layer
+
+
+def read_yaml(file: Path) -> dict[Any, Any]:
+    """The keys and values of a YAML file. Raises ConfigError where it cannot be read, or is no list of `key: value`."""
+    import yaml
+
+    try:
+        content: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must have lines like `max-model-len: 4096`, got {type(content).__name__}")
+    return cast(dict[Any, Any], content)
+
+
+def environment_path(name: str) -> Path | None:
+    """The folder that an environment variable names; None where it is unset or empty."""
+    text = os.environ.get(name)
+    return Path(text).expanduser() if text else None
