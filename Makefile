@@ -51,7 +51,7 @@ clean: ## Remove everything that was built
 install: $(STAMP) ## Create .venv and build the package into it
 
 # Without build isolation: the build folder keeps its object files, so a change of one kernel compiles one kernel.
-$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) | $(BIN)/python
+$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(wildcard native/cmake/*) | $(BIN)/python
 	@$(call require_compiler)
 	@echo 'building octavo into $(VENV) (the first time takes a minute or two)'
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake>=3.26", "ninja", sep="\n")' \
