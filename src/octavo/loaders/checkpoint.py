@@ -1,0 +1,23 @@
+"""open_checkpoint: the one way in, whatever the format."""
+
+from pathlib import Path
+
+from octavo.loaders.errors import bad_file
+from octavo.models.checkpoint import Checkpoint
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Opens a GGUF file, or a folder in the Hugging Face layout, by what lies at `path`.
+
+    Reads headers and vocabularies; weights stay on disk until a backend asks for them. Raises LoadError.
+    """
+    path = Path(path)
+    if path.is_dir():
+        from octavo.loaders.directory import open_directory
+
+        return open_directory(path)
+    if path.is_file():
+        from octavo.loaders.gguf_checkpoint import open_gguf
+
+        return open_gguf(path)
+    raise bad_file(path, "there is no such file or folder")
