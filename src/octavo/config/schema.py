@@ -323,8 +323,7 @@ def _setting(section: str, name: str, hint: Any, default: Any, metadata: Mapping
 
 def check_section(section: Any) -> None:
     """Raises ConfigError for the first field of `section` whose value is not allowed."""
-    kind: type[Any] = type(section)
-    for setting in section_settings("", kind):
+    for setting in section_settings("", section.__class__):
         problem = check_value(setting, getattr(section, setting.name))
         if problem:
             raise ConfigError(problem)

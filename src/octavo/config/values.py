@@ -1,8 +1,9 @@
 """Text to values: what people type in flags, the environment and YAML, read by the type of the setting."""
 
 import json
-import math
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
@@ -22,18 +23,22 @@ SUFFIXES = {
 """One letter reads as in vLLM: k is 1000, K is 1024. With a B it is by the book: kB or KB is 1000, KiB is 1024."""
 
 
+_COUNT = re.compile(r"\s*([+-]?[0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+
+
 def parse_count(text: str) -> int | None:
     """`4096`, `32k`, `1.5K`, `4GiB` as a whole number; None where it is none."""
-    digits = text.strip().replace("_", "").rstrip("bBiIkKmMgGtT ")
-    suffix = text.strip().replace("_", "")[len(digits) :].strip()
-    factor = SUFFIXES.get(suffix if len(suffix) == 1 and suffix not in "bB" else suffix.lower())
-    try:
-        number = float(digits) if factor else math.nan
-    except ValueError:
+    match = _COUNT.fullmatch(text)
+    factor = match and SUFFIXES.get(_folded(match[2]))
+    if not match or not factor:
         return None
-    exact = int(digits) if digits.lstrip("+-").isdecimal() else number
-    scaled = exact * (factor or 1)
-    return int(scaled) if math.isfinite(scaled) and scaled == int(scaled) else None
+    number = Decimal(match[1]) * factor
+    return int(number) if number == number.to_integral_value() else None
+
+
+def _folded(suffix: str) -> str:
+    """Case matters where the suffix is one letter of k, m, g, t only."""
+    return suffix if len(suffix) == 1 and suffix not in "bB" else suffix.lower()
 
 
 def _parse_float(text: str) -> float | None:
