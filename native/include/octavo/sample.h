@@ -107,6 +107,6 @@ const char* sample_batch_fault(const SampleBatch& batch, int num_rows, int vocab
 // Runs job `job` on its row of logits. Jobs may run in any order, on several threads, each with its own scratch.
 struct Kernels;
 void run_sample_job(const Kernels& kernels, const float* logits, int vocab, const SampleBatch& batch, int job,
-                    const SampleScratch& scratch);
+                    SampleScratch& scratch);
 
 }  // namespace octavo

@@ -1,0 +1,102 @@
+"""ReferenceBackend: runs a StepPlan with numpy, naively and completely. The golden answer for the other backends."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.backends.reference.network import token_hidden
+from octavo.backends.reference.sampling import SampleError, draw, score
+from octavo.backends.reference.weights import Array, Dequantize, load_weights
+from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult
+from octavo.core.ports import Capacity
+from octavo.models.checkpoint import Checkpoint
+
+
+class PlanError(ValueError):
+    """A work that cannot be run as it stands: an id outside its range, or a block table that is too short."""
+
+
+class ReferenceBackend:
+    """A Backend in float32 throughout: weights, activations and KV.
+
+    Each token is computed by itself, so a result depends on its own request alone, bit for bit; nothing is fast.
+    Raises ValueError for an activation that it does not know, and what `load_weights` raises.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, *, num_blocks: int, block_size: int, max_model_len: int, dequantize: Dequantize
+    ) -> None:
+        spec = checkpoint.spec
+        if spec.activation != "silu":
+            raise ValueError(f"{checkpoint.name}: activation {spec.activation!r} is not known, only 'silu' is")
+        self._spec = spec
+        self._weights = load_weights(checkpoint, dequantize)
+        self._cache: Array = np.zeros(
+            (spec.num_layers, 2, num_blocks, block_size, spec.num_kv_heads, spec.head_dim), np.float32
+        )
+        self._capacity = Capacity(
+            num_blocks=num_blocks, block_size=block_size, vocab_size=spec.vocab_size, max_model_len=max_model_len
+        )
+
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        start_s = time.perf_counter()
+        self._copy(plan.copies)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            results = tuple(self._run(work) for work in plan.work)
+        return StepResult(plan.step, results, {"compute": time.perf_counter() - start_s})
+
+    def close(self) -> None:
+        """Drops the cache; the weights go with the object."""
+        self._cache = self._cache[:, :, :0]
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        for copy in copies:
+            for block in (copy.source, copy.target):
+                _check_range("block", block, self._capacity.num_blocks)
+            self._cache[:, :, copy.target] = self._cache[:, :, copy.source]
+
+    def _run(self, work: Work) -> WorkResult:
+        try:
+            self._check(work)
+            sampled, scored = self._compute(work)
+        except (PlanError, SampleError) as error:
+            return WorkResult(work.request_id, work.choice, error=str(error))
+        return WorkResult(work.request_id, work.choice, sampled, scored)
+
+    def _compute(self, work: Work) -> tuple[tuple[ScoredToken, ...], tuple[ScoredToken, ...]]:
+        blocks = np.array(work.block_ids, np.intp)
+        scored: list[ScoredToken] = []
+        hidden = np.empty(0, np.float32)
+        for offset, token in enumerate(work.tokens):
+            hidden = token_hidden(self._spec, self._weights, self._cache, token, work.start + offset, blocks)
+            if offset < len(work.targets):
+                logits = self._weights.output @ hidden
+                scored.append(score(logits, work.targets[offset], work.num_target_alternatives))
+        if not work.samples:
+            return (), tuple(scored)
+        logits = self._weights.output @ hidden
+        return tuple(draw(logits, sample) for sample in work.samples), tuple(scored)
+
+    def _check(self, work: Work) -> None:
+        end = work.start + len(work.tokens)
+        if not work.tokens:
+            raise PlanError("a work without tokens")
+        if work.start < 0 or end > self._capacity.max_model_len:
+            raise PlanError(f"positions {work.start}..{end - 1} do not fit {self._capacity.max_model_len} positions")
+        if len(work.block_ids) * self._capacity.block_size < end:
+            raise PlanError(f"{len(work.block_ids)} blocks of {self._capacity.block_size} do not hold {end} positions")
+        if len(work.targets) > len(work.tokens):
+            raise PlanError(f"{len(work.targets)} targets for {len(work.tokens)} tokens")
+        for block in work.block_ids:
+            _check_range("block", block, self._capacity.num_blocks)
+        for token in (*work.tokens, *work.targets):
+            _check_range("token", token, self._capacity.vocab_size)
+
+
+def _check_range(what: str, value: int, limit: int) -> None:
+    if not 0 <= value < limit:
+        raise PlanError(f"{what} {value} is outside 0..{limit - 1}")

@@ -1,0 +1,104 @@
+"""The decoder of ModelSpec, one token at a time, in float32: pure functions and one writer of KV.
+
+One token at a time means that every product is a matrix times one vector of the same shape, whatever else is in the
+batch: so the library below cannot choose another kernel, and another order of additions, for another batch.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.reference.weights import Array, Layer, Weights
+from octavo.models.spec import ModelSpec
+
+
+def token_hidden(
+    spec: ModelSpec, weights: Weights, cache: Array, token: int, position: int, blocks: NDArray[np.intp]
+) -> Array:
+    """The normalised last hidden state [hidden] of `token` at `position`; writes its KV into `cache`.
+
+    cache [num_layers, 2, num_blocks, block_size, kv_heads, head_dim]: index 0 of the second axis is keys, 1 is values.
+    The KV of all earlier positions is there already, in `blocks`.
+    """
+    cos, sin = rotation(spec, position)
+    hidden = weights.embed[token].copy()
+    for layer, layer_cache in zip(weights.layers, cache, strict=True):
+        normed = rms_norm(hidden, layer.attn_norm, spec.norm_eps)
+        hidden += layer.o @ _attention(spec, layer, layer_cache, normed, position, blocks, cos, sin)
+        hidden += feed_forward(layer, rms_norm(hidden, layer.ffn_norm, spec.norm_eps))
+    return rms_norm(hidden, weights.output_norm, spec.norm_eps)
+
+
+def _attention(
+    spec: ModelSpec,
+    layer: Layer,
+    cache: Array,
+    normed: Array,
+    position: int,
+    blocks: NDArray[np.intp],
+    cos: Array,
+    sin: Array,
+) -> Array:
+    query = rotate((layer.q @ normed).reshape(spec.num_heads, spec.head_dim), cos, sin)
+    key = rotate((layer.k @ normed).reshape(spec.num_kv_heads, spec.head_dim), cos, sin)
+    value = (layer.v @ normed).reshape(spec.num_kv_heads, spec.head_dim)
+    block_size = cache.shape[2]
+    block, slot = blocks[position // block_size], position % block_size
+    cache[0, block, slot] = key
+    cache[1, block, slot] = value
+    keys, values = gather(cache, blocks, position + 1)
+    return attend(query, keys, values, spec.attention_scale).reshape(-1)
+
+
+def gather(cache: Array, blocks: NDArray[np.intp], length: int) -> tuple[Array, Array]:
+    """Keys and values of positions 0 .. length - 1 through the block table, each [length, kv_heads, head_dim]."""
+    used = blocks[: -(-length // cache.shape[2])]
+    keys, values = (half[used].reshape(-1, *half.shape[2:])[:length] for half in cache)
+    return keys, values
+
+
+def attend(query: Array, keys: Array, values: Array, scale: float) -> Array:
+    """Grouped-query attention of one token: query [heads, head_dim] -> [heads, head_dim].
+
+    Query head h reads KV head h // (heads / kv_heads).
+    """
+    out = np.empty_like(query)
+    group = len(query) // keys.shape[1]
+    for head, row in enumerate(query):
+        kv_head = head // group
+        weights = softmax(np.ascontiguousarray(keys[:, kv_head]) @ row * np.float32(scale))
+        out[head] = weights @ np.ascontiguousarray(values[:, kv_head])
+    return out
+
+
+def softmax(scores: Array) -> Array:
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+
+def feed_forward(layer: Layer, normed: Array) -> Array:
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+    return layer.down @ (silu(layer.gate @ normed) * (layer.up @ normed))
+
+
+def silu(x: Array) -> Array:
+    """x * sigmoid(x), without overflow: exp(-|x|) is at most 1."""
+    small = np.exp(-np.abs(x))
+    return x * (np.where(x >= 0, np.float32(1), small) / (1 + small))
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    mean_square = np.mean(np.square(x), dtype=np.float64)
+    return x * np.float32(1 / np.sqrt(mean_square + eps)) * weight
+
+
+def rotation(spec: ModelSpec, position: int) -> tuple[Array, Array]:
+    """cos and sin [rope.dim / 2] of the angles at `position`; the angles themselves in float64."""
+    angles = position * np.array(spec.rope.inverse_frequencies())
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def rotate(heads: Array, cos: Array, sin: Array) -> Array:
+    """Half-split RoPE on [heads, head_dim]: dimension i turns with i + len(cos); what lies beyond stays."""
+    half = len(cos)
+    first, second = heads[:, :half], heads[:, half : 2 * half]
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, heads[:, 2 * half :]], axis=1)

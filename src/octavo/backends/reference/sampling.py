@@ -1,0 +1,193 @@
+"""How a token is chosen, written down once: this is the definition, and every other backend follows it.
+
+Given one row of raw logits, float32, and a `Sample`:
+
+1.  A NaN or an infinity among the raw logits is an error of this work (`not_finite`).
+2.  Adjust, in float32, one rounding for each operation written here:
+    a.  `logit_bias`: l + bias.
+    b.  Tokens outside `allowed_token_ids`, and `banned` ones, become -inf and stay so. If nothing is left, that is an
+        error of this work (`nothing_allowed`).
+    c.  Each distinct token of prompt + generated: l / repetition_penalty where l > 0, else l * repetition_penalty.
+    d.  Each distinct token of generated, seen c times: (l - frequency_penalty * c) - presence_penalty.
+    After c and d the logit is clamped to the finite range of float32.
+3.  Temperature 0: the highest adjusted logit, the lowest id among equals. Done.
+4.  Weights: w = exp((l - max l) / temperature).
+5.  `top_k`: keep the k tokens that come first in the order (higher l, then lower id).
+6.  `top_p`: of these, keep the shortest run from the front of that order whose weights add up to top_p x the weights
+    of all that step 5 kept, or more. Never empty.
+7.  `min_p`: of these, keep those with w >= min_p. (The best token's w is 1, so it always stays.)
+8.  u = philox, in [0, 1), keyed by (seed, choice, index). In the order of token ids, the first kept token at which
+    the running sum of weights is above u x their whole sum. (Ids, not ranks: no sort is needed, and it is the same
+    distribution.)
+
+Logprobs are of the raw distribution, before step 2: l - max - log(sum(exp(l - max))). The rank of a token is one more
+than the number of tokens with a higher raw logit. Alternatives are the first n in the order (higher l, then lower id).
+
+Here, steps 4 to 8 and logprobs are computed in float64. An implementation in float32 gives the same token unless u, a
+nucleus boundary or min_p lies within its stated error of a tie; the tests measure that distance with `margins`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.reference.philox import uniform
+from octavo.core.plan import Sample, ScoredToken
+from octavo.core.sampling import SamplingParams
+
+Logits = NDArray[np.float32]
+_LARGEST = np.finfo(np.float32).max
+
+
+class SampleError(ValueError):
+    """No token can be drawn or scored; `code` is `not_finite` or `nothing_allowed`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def draw(logits: Logits, sample: Sample) -> ScoredToken:
+    """One token from a row of raw logits [vocab], with its logprobs where `sample.params.logprobs` asks for them.
+
+    Raises SampleError. Does not change `logits`.
+    """
+    check_finite(logits)
+    adjusted = adjust(logits, sample)
+    token = int(np.argmax(adjusted)) if sample.params.greedy else _draw_random(adjusted, sample)
+    if sample.params.logprobs is None:
+        return ScoredToken(token)
+    return score(logits, token, sample.params.logprobs)
+
+
+def score(logits: Logits, token: int, num_alternatives: int) -> ScoredToken:
+    """`token`'s logprob and rank in the raw distribution, and the best `num_alternatives` tokens. Raises SampleError."""
+    check_finite(logits)
+    logprobs = log_softmax(logits)
+    rank = 1 + int(np.count_nonzero(logits > logits[token]))
+    best = descending(logits)[:num_alternatives] if num_alternatives else ()
+    alternatives = tuple((int(other), float(logprobs[other])) for other in best)
+    return ScoredToken(token, float(logprobs[token]), rank, alternatives)
+
+
+def check_finite(logits: Logits) -> None:
+    if not np.isfinite(logits).all():
+        raise SampleError("not_finite", "the logits are not finite")
+
+
+def log_softmax(logits: Logits) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - float(logits.max())
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def descending(logits: Logits) -> NDArray[np.intp]:
+    """Token ids by (higher logit, then lower id)."""
+    return np.argsort(-logits, kind="stable")
+
+
+def adjust(logits: Logits, sample: Sample) -> Logits:
+    """Step 2. A new array. Raises SampleError where no token is left."""
+    adjusted = logits.copy()
+    for token, bias in sample.params.logit_bias:
+        adjusted[token] += np.float32(bias)
+    _mask(adjusted, sample)
+    if not np.isfinite(adjusted).any():
+        raise SampleError("nothing_allowed", "no token may be drawn: all are banned or outside allowed_token_ids")
+    if sample.params.penalised:
+        _penalise(adjusted, sample)
+    return adjusted
+
+
+def _mask(adjusted: Logits, sample: Sample) -> None:
+    if sample.params.allowed_token_ids is not None:
+        outside = np.ones(len(adjusted), bool)
+        outside[list(sample.params.allowed_token_ids)] = False
+        adjusted[outside] = -np.inf
+    adjusted[list(sample.banned)] = -np.inf
+
+
+def _penalise(adjusted: Logits, sample: Sample) -> None:
+    generated = set(sample.generated)
+    for token in generated | set(sample.prompt):
+        logit = adjusted[token]
+        if np.isfinite(logit):
+            with np.errstate(over="ignore", divide="ignore"):
+                logit = _repeated(logit, sample.params)
+                if token in generated:
+                    logit = _counted(logit, sample.generated.count(token), sample.params)
+            adjusted[token] = np.clip(logit, -_LARGEST, _LARGEST)
+
+
+def _repeated(logit: np.float32, params: SamplingParams) -> np.float32:
+    penalty = np.float32(params.repetition_penalty)
+    if penalty == 1:
+        return logit
+    return np.clip(logit / penalty if logit > 0 else logit * penalty, -_LARGEST, _LARGEST)
+
+
+def _counted(logit: np.float32, count: int, params: SamplingParams) -> np.float32:
+    lowered = logit - np.float32(params.frequency_penalty) * np.float32(count)
+    return lowered - np.float32(params.presence_penalty)
+
+
+def _draw_random(adjusted: Logits, sample: Sample) -> int:
+    weights = scaled_weights(adjusted, sample.params.temperature)
+    kept = kept_tokens(adjusted, weights, sample.params)
+    sums = np.cumsum(np.where(kept, weights, 0.0))
+    u = uniform(sample.seed, sample.choice, sample.index)
+    return int(np.searchsorted(sums, u * sums[-1], side="right"))
+
+
+def scaled_weights(adjusted: Logits, temperature: float) -> NDArray[np.float64]:
+    """Step 4; -inf gives 0."""
+    with np.errstate(under="ignore", over="ignore"):
+        return np.exp((adjusted.astype(np.float64) - float(adjusted.max())) / max(temperature, _COLDEST))
+
+
+_COLDEST = 2.0**-100
+"""Colder than this is as this: only exact ties of the best logit are drawn, and nothing overflows."""
+
+
+def kept_tokens(adjusted: Logits, weights: NDArray[np.float64], params: SamplingParams) -> NDArray[np.bool_]:
+    """Steps 5 to 7: a mask over the vocabulary."""
+    order = descending(adjusted)
+    if params.top_k:
+        order = order[: params.top_k]
+    if params.top_p < 1:
+        sums = np.cumsum(weights[order])
+        order = order[: 1 + int(np.searchsorted(sums, params.top_p * sums[-1], side="left"))]
+    kept = np.zeros(len(adjusted), bool)
+    kept[order] = True
+    return kept & (weights >= params.min_p) & (adjusted > -np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """How far, relative to the whole weight, a draw is from falling otherwise."""
+
+    draw: float
+    """|u - the nearer end of the drawn token's share|."""
+    nucleus: float
+    """|top_p - the nearest running sum|; infinite where top_p is off."""
+    min_p: float
+    """The smallest |w / min_p - 1|; infinite where min_p is off."""
+
+    @property
+    def least(self) -> float:
+        return min(self.draw, self.nucleus, self.min_p)
+
+
+def margins(logits: Logits, sample: Sample) -> Margins:
+    """For tests: the distances that decide whether float32 may draw another token. Only for temperature > 0."""
+    adjusted, params = adjust(logits, sample), sample.params
+    weights = scaled_weights(adjusted, params.temperature)
+    sums = np.cumsum(np.where(kept_tokens(adjusted, weights, params), weights, 0.0))
+    draw_margin = np.abs(sums / sums[-1] - uniform(sample.seed, sample.choice, sample.index)).min()
+    nucleus = min_p = np.inf
+    if params.top_p < 1:
+        running = np.cumsum(weights[descending(adjusted)[: params.top_k or None]])
+        nucleus = np.abs(running / running[-1] - params.top_p).min()
+    if params.min_p:
+        min_p = np.abs(weights / params.min_p - 1).min()
+    return Margins(float(draw_margin), float(nucleus), float(min_p))
