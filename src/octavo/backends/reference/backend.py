@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from octavo.backends.reference.network import token_hidden
+from octavo.backends.reference.network import matvec, token_hidden
 from octavo.backends.reference.sampling import SampleError, draw, score
 from octavo.backends.reference.weights import Array, Dequantize, load_weights
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult
@@ -74,11 +74,11 @@ class ReferenceBackend:
         for offset, token in enumerate(work.tokens):
             hidden = token_hidden(self._spec, self._weights, self._cache, token, work.start + offset, blocks)
             if offset < len(work.targets):
-                logits = self._weights.output @ hidden
+                logits = matvec(self._weights.output, hidden)
                 scored.append(score(logits, work.targets[offset], work.num_target_alternatives))
         if not work.samples:
             return (), tuple(scored)
-        logits = self._weights.output @ hidden
+        logits = matvec(self._weights.output, hidden)
         return tuple(draw(logits, sample) for sample in work.samples), tuple(scored)
 
     def _check(self, work: Work) -> None:

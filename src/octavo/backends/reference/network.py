@@ -1,7 +1,8 @@
 """The decoder of ModelSpec, one token at a time, in float32: pure functions and one writer of KV.
 
 One token at a time means that every product is a matrix times one vector of the same shape, whatever else is in the
-batch: so the library below cannot choose another kernel, and another order of additions, for another batch.
+batch, so nothing can choose another order of additions for another batch. The products are numpy's own loops and not
+BLAS: those never depend on threads, and threads of BLAS that wait for a busy core are fifty times slower than none.
 """
 
 import numpy as np
@@ -23,9 +24,15 @@ def token_hidden(
     hidden = weights.embed[token].copy()
     for layer, layer_cache in zip(weights.layers, cache, strict=True):
         normed = rms_norm(hidden, layer.attn_norm, spec.norm_eps)
-        hidden += layer.o @ _attention(spec, layer, layer_cache, normed, position, blocks, cos, sin)
+        attended = _attention(spec, layer, layer_cache, normed, position, blocks, cos, sin)
+        hidden += matvec(layer.o, attended)
         hidden += feed_forward(layer, rms_norm(hidden, layer.ffn_norm, spec.norm_eps))
     return rms_norm(hidden, weights.output_norm, spec.norm_eps)
+
+
+def matvec(weight: Array, x: Array) -> Array:
+    """weight [out, in], x [in] -> [out]."""
+    return np.einsum("oi,i->o", weight, x)
 
 
 def _attention(
@@ -38,9 +45,9 @@ def _attention(
     cos: Array,
     sin: Array,
 ) -> Array:
-    query = rotate((layer.q @ normed).reshape(spec.num_heads, spec.head_dim), cos, sin)
-    key = rotate((layer.k @ normed).reshape(spec.num_kv_heads, spec.head_dim), cos, sin)
-    value = (layer.v @ normed).reshape(spec.num_kv_heads, spec.head_dim)
+    query = rotate(matvec(layer.q, normed).reshape(spec.num_heads, spec.head_dim), cos, sin)
+    key = rotate(matvec(layer.k, normed).reshape(spec.num_kv_heads, spec.head_dim), cos, sin)
+    value = matvec(layer.v, normed).reshape(spec.num_kv_heads, spec.head_dim)
     block_size = cache.shape[2]
     block, slot = blocks[position // block_size], position % block_size
     cache[0, block, slot] = key
@@ -65,8 +72,8 @@ def attend(query: Array, keys: Array, values: Array, scale: float) -> Array:
     group = len(query) // keys.shape[1]
     for head, row in enumerate(query):
         kv_head = head // group
-        weights = softmax(np.ascontiguousarray(keys[:, kv_head]) @ row * np.float32(scale))
-        out[head] = weights @ np.ascontiguousarray(values[:, kv_head])
+        weights = softmax(matvec(keys[:, kv_head], row) * np.float32(scale))
+        out[head] = np.einsum("p,pd->d", weights, values[:, kv_head])
     return out
 
 
@@ -77,7 +84,7 @@ def softmax(scores: Array) -> Array:
 
 def feed_forward(layer: Layer, normed: Array) -> Array:
     """SwiGLU: down(silu(gate(x)) * up(x))."""
-    return layer.down @ (silu(layer.gate @ normed) * (layer.up @ normed))
+    return matvec(layer.down, silu(matvec(layer.gate, normed)) * matvec(layer.up, normed))
 
 
 def silu(x: Array) -> Array:

@@ -9,7 +9,7 @@ Given one row of raw logits, float32, and a `Sample`:
         error of this work (`nothing_allowed`).
     c.  Each distinct token of prompt + generated: l / repetition_penalty where l > 0, else l * repetition_penalty.
     d.  Each distinct token of generated, seen c times: (l - frequency_penalty * c) - presence_penalty.
-    After c and d the logit is clamped to the finite range of float32.
+    After c, and after d, the logit is clamped to the finite range of float32.
 3.  Temperature 0: the highest adjusted logit, the lowest id among equals. Done.
 4.  Weights: w = exp((l - max l) / temperature).
 5.  `top_k`: keep the k tokens that come first in the order (higher l, then lower id).
