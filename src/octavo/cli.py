@@ -1,0 +1,326 @@
+"""The `octavo` command: tables of commands and flags, and one place where errors become one line and an exit status.
+
+Knows what each command is called and takes; what it does is in `octavo.tools`, loaded when it runs.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from octavo.config.schema import Setting, settings
+from octavo.config.sources import resolve
+from octavo.config.values import did_you_mean
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+EXIT_STATUS = {
+    OK: "done",
+    FAILED: "something failed on the way, or `doctor` found something broken",
+    USAGE: "a flag, a setting, a file or a name that cannot be used",
+    INTERRUPTED: "interrupted with Ctrl-C",
+}
+
+MODEL = ("model",)
+COMPUTE = ("model", "cache", "scheduler", "engine")
+ALL = (*COMPUTE, "server")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What argparse is told about one argument that is no setting."""
+
+    names: tuple[str, ...]
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One subcommand. `run` names a function `(Resolved, argparse.Namespace) -> int` as `module:function`."""
+
+    help: str
+    run: str
+    sections: tuple[str, ...] = ()
+    """The parts of the configuration whose flags it takes."""
+    without: frozenset[str] = frozenset()
+    """Settings of these parts that are no flags of this command."""
+    arguments: tuple[Argument, ...] = ()
+    log_level: int = logging.WARNING
+    hidden: bool = False
+
+
+def _argument(*names: str, **about: Any) -> Argument:
+    return Argument(names, about)
+
+
+_MODEL_ARGUMENT = _argument(
+    "positional_model",
+    metavar="MODEL",
+    nargs="?",
+    help="GGUF file, Hugging Face directory, hub id, or a name of the catalogue; default: the small built-in one",
+)
+_JSON = _argument("--json", action="store_true", help="print JSON for machines")
+_SYSTEM = _argument("--system", metavar="TEXT", help="a system message to begin with")
+_SAMPLING = (
+    _argument("--temperature", type=float, help="0 is greedy; higher is more varied"),
+    _argument("--top-p", type=float, help="keep the most likely tokens up to this share of probability"),
+    _argument("--top-k", type=int, help="keep this many of the most likely tokens; 0 keeps all"),
+    _argument("--min-p", type=float, help="keep tokens at least this likely, relative to the best one"),
+    _argument("--presence-penalty", type=float, help="make tokens that were generated less likely"),
+    _argument("--frequency-penalty", type=float, help="the same, for each time that they were"),
+    _argument("--repetition-penalty", type=float, help="above 1: tokens of prompt and answer become less likely"),
+    _argument("--max-tokens", type=int, help="end the answer after this many tokens"),
+    _argument("--min-tokens", type=int, help="do not end it before this many"),
+    _argument("--stop", action="append", metavar="TEXT", help="end the answer before this text; may be repeated"),
+    _argument("--ignore-eos", action="store_true", help="go on after the model's own end"),
+    _argument("--seed", dest="sampling_seed", type=int, help="the same seed gives the same answer"),
+)
+SAMPLING_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "max_tokens": "max_tokens",
+    "min_tokens": "min_tokens",
+    "stop": "stop",
+    "ignore_eos": "ignore_eos",
+    "sampling_seed": "seed",
+}
+"""Where argparse puts what -> the field of SamplingParams."""
+
+COMMANDS: dict[str, Command] = {
+    "serve": Command(
+        help="serve a model over HTTP",
+        run="octavo.tools.serve:main",
+        sections=ALL,
+        arguments=(_MODEL_ARGUMENT,),
+        log_level=logging.INFO,
+    ),
+    "run": Command(
+        help="answer one prompt, and end",
+        run="octavo.tools.oneshot:main",
+        sections=COMPUTE,
+        without=frozenset({"seed", "served_model_name"}),
+        arguments=(
+            _argument("prompt", metavar="PROMPT", nargs="*", help="the prompt; what is piped in comes after it"),
+            _SYSTEM,
+            _argument("--raw", action="store_true", help="continue the text; no chat template"),
+            *_SAMPLING,
+            _JSON,
+        ),
+    ),
+    "chat": Command(
+        help="talk with a model in the terminal",
+        run="octavo.tools.chat:main",
+        sections=COMPUTE,
+        without=frozenset({"seed", "served_model_name"}),
+        arguments=(
+            _MODEL_ARGUMENT,
+            _SYSTEM,
+            _argument("--plain", action="store_true", help="show answers as they are, not as Markdown"),
+            *_SAMPLING,
+        ),
+    ),
+    "pull": Command(
+        help="download a model",
+        run="octavo.tools.pull:main",
+        arguments=(
+            _argument("name", metavar="NAME", nargs="?", help="a name of the catalogue, or a hub id"),
+            _argument("--list", action="store_true", help="list the catalogue"),
+        ),
+    ),
+    "doctor": Command(
+        help="check this machine, this installation and a model",
+        run="octavo.tools.doctor:main",
+        sections=ALL,
+        arguments=(_MODEL_ARGUMENT, _JSON),
+    ),
+    "config": Command(
+        help="print each setting, and where its value came from",
+        run="octavo.tools.settings:main",
+        sections=ALL,
+        arguments=(_MODEL_ARGUMENT, _JSON),
+    ),
+    "engine": Command(
+        help="an engine process, started by a server",
+        run="octavo.tools.child:main",
+        arguments=(_argument("--fd", type=int, required=True, help="the socket to the server"),),
+        log_level=logging.INFO,
+        hidden=True,
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status. Nothing that a user did wrong gives a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except _expected() as error:
+        return _complain(str(error), USAGE)
+    except _failures() as error:
+        return _complain(str(error), FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at exit
+        return FAILED
+
+
+class UsageError(ValueError):
+    """A command line that cannot be understood."""
+
+
+_EXPECTED = {
+    "octavo.cli": "UsageError",
+    "octavo.config.schema": "ConfigError",
+    "octavo.core.sampling": "ParameterError",
+    "octavo.loaders.errors": "LoadError",
+    "octavo.models.fields": "ModelError",
+    "octavo.text.chat": "TemplateError",
+}
+"""What a user can cause. Looked up when something was raised: a module that is not loaded raised nothing."""
+_FAILURES = {"octavo.engine.client": "EngineDead", "octavo.tools.talk": "AnswerFailed"}
+
+
+def _expected() -> tuple[type[BaseException], ...]:
+    return _loaded(_EXPECTED)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    return _loaded(_FAILURES)
+
+
+def _loaded(names: Mapping[str, str]) -> tuple[type[BaseException], ...]:
+    return tuple(getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules)
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"octavo: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _dispatch(words: list[str]) -> int:
+    first = words[0] if words else "--help"
+    if first in ("-h", "--help", "help"):
+        print(overview())
+        return OK
+    if first in ("-V", "--version"):
+        from octavo import __version__
+
+        print(f"octavo {__version__}")
+        return OK
+    if first not in COMMANDS:
+        what = "flag" if first.startswith("-") else "command"
+        raise UsageError(f"unknown {what} {first!r}{did_you_mean(first, _shown())}; `octavo --help` lists the commands")
+    return _run(first, COMMANDS[first], words[1:])
+
+
+def _shown() -> dict[str, Command]:
+    return {name: command for name, command in COMMANDS.items() if not command.hidden}
+
+
+def overview() -> str:
+    """What `octavo --help` prints."""
+    commands = [f"  octavo {name:8} {command.help}" for name, command in _shown().items()]
+    statuses = [f"  {status:<6} {meaning}" for status, meaning in EXIT_STATUS.items()]
+    head = "usage: octavo COMMAND [ARGUMENTS]   (`octavo COMMAND --help` lists them)"
+    return "\n".join([head, "", *commands, "", "exit status:", *statuses, "", "octavo --version prints the version."])
+
+
+def _run(name: str, command: Command, words: list[str]) -> int:
+    parser = build_parser(name, command)
+    options = parse(parser, normalise(words))
+    resolved = resolve(_flags(options), file=getattr(options, "config_file", None))
+    logging.basicConfig(level=command.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    module, function = command.run.split(":")
+    return getattr(importlib.import_module(module), function)(resolved, options)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; `{self.prog} --help` lists what there is")
+
+
+def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
+    """The parser of one command: its own arguments, then a group of flags for each part of the configuration."""
+    parser = _Parser(prog=f"octavo {name}", description=command.help, allow_abbrev=False)
+    for argument in command.arguments:
+        parser.add_argument(*argument.names, **argument.about)
+    for section in command.sections:
+        group = parser.add_argument_group(f"{section} settings")
+        for setting in settings().values():
+            if setting.section == section and setting.option.flag and setting.name not in command.without:
+                group.add_argument(setting.flag, *setting.option.aliases, dest=setting.name, **_about(setting))
+    if command.sections:
+        parser.add_argument("--config", dest="config_file", metavar="FILE", help="YAML file with settings")
+    return parser
+
+
+def _about(setting: Setting) -> dict[str, Any]:
+    """What argparse is told about a setting's flag. Values stay text: `octavo.config` reads them."""
+    default = setting.option.none_means if setting.default is None else setting.default
+    note = f" (default: {default})" if default not in ((), "") else ""
+    about: dict[str, Any] = {"default": argparse.SUPPRESS, "help": (setting.option.help + note).replace("%", "%%")}
+    if setting.kind is bool:
+        return {**about, "action": argparse.BooleanOptionalAction}
+    if setting.kind is tuple:
+        return {**about, "nargs": "+", "action": "extend", "metavar": "TEXT"}
+    choices = "{" + ",".join(setting.option.choices) + "}" if setting.option.choices else ""
+    return {**about, "metavar": choices or setting.option.unit.upper() or {str: "TEXT"}.get(setting.kind, "N")}
+
+
+def normalise(words: Sequence[str]) -> list[str]:
+    """`--max_num_seqs` as `--max-num-seqs`, and a switch `--x=false` as `--no-x`. What follows `--` stays as it is."""
+    end = list(words).index("--") if "--" in words else len(words)
+    return [_normal(word) for word in words[:end]] + list(words[end:])
+
+
+def _normal(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    flag = flag.replace("_", "-")
+    setting = settings().get(flag[2:].replace("-", "_"))
+    if equals and setting is not None and setting.kind is bool:
+        from octavo.config.values import read_value
+
+        return flag if read_value(setting, value, f"flag {flag}") else f"--no-{flag[2:]}"
+    return flag + equals + value
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The parsed words. Raises UsageError, with a suggestion for an unknown flag."""
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        known = [name for action in parser._actions for name in action.option_strings]
+        what = "flag" if flag.startswith("-") else "argument"
+        raise UsageError(
+            f"unknown {what} {flag!r}{did_you_mean(flag, known)}; `{parser.prog} --help` lists what there is"
+        )
+    return options
+
+
+def _flags(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings among the parsed words, by name."""
+    given = {name: _one(value) for name, value in vars(options).items() if name in settings()}
+    positional = getattr(options, "positional_model", None)
+    if positional is None:
+        return given
+    if given.get("model", positional) != positional:
+        raise UsageError(f"two models: {positional!r} and --model {given['model']!r}; give one of them")
+    return {**given, "model": positional}
+
+
+def _one(value: Any) -> Any:
+    """A list of one as its only text, which may then be `a,b` or JSON."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
