@@ -1,0 +1,233 @@
+"""The offline engine: prompts in, outputs out, in this process, in the shape of vLLM's LLM."""
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.core.events import Event, Refused
+from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams, check_token_ids
+from octavo.core.types import RequestId
+from octavo.engine.clock import now
+from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
+from octavo.engine.outputs import Gathering, RequestOutput
+from octavo.text.chat import ChatTemplate, encode_chat
+from octavo.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or a mapping with `prompt` or `prompt_token_ids`."""
+Messages = Sequence[Mapping[str, Any]]
+Seen = Callable[[int], None]
+"""Told how many more requests are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A prompt, tokenised."""
+
+    text: str | None
+    token_ids: tuple[int, ...]
+
+
+class OfflineEngine:
+    """Generates for lists of prompts, driving scheduler and backend directly. Calls from several threads take turns."""
+
+    def __init__(self, replica: Replica, tokenizer: Tokenizer, template: ChatTemplate | None, seed: int | None) -> None:
+        self._replica = replica
+        self._tokenizer = tokenizer
+        self._template = template
+        self._random = random.Random(seed)
+        self._loop = EngineLoop(replica.scheduler, replica.backend)
+        self._count = 0
+        self._turn = threading.Lock()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Continues each prompt; the outputs are in the order of the prompts.
+
+        One SamplingParams for all prompts, or one for each. Raises ValueError for a prompt or parameter that can never
+        be served; then nothing is generated.
+        """
+        texts = [self._tokenized(prompt) for prompt in _listed(prompts)]
+        return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers each conversation; as `generate` otherwise. `messages` is one conversation, or a list of them."""
+        template = self._chosen_template(chat_template)
+        variables: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+            **(chat_template_kwargs or {}),
+        }
+        texts = [
+            _Text(template.render(one, **variables), tuple(encode_chat(self._tokenizer, template, one, **variables)))
+            for one in _conversations(messages)
+        ]
+        return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        return SamplingParams()
+
+    def close(self) -> None:
+        """Gives back memory and threads; nothing can be generated after that."""
+        self._replica.backend.close()
+
+    def __enter__(self) -> "OfflineEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- steps of a run ----------------------------------------------------------------------------------------------
+
+    def _run(self, texts: Sequence[_Text], params: Sequence[SamplingParams], use_tqdm: bool) -> list[RequestOutput]:
+        for one in params:
+            check_token_ids(one, self._replica.facts.capacity.vocab_size)
+        with self._turn:
+            requests = [self._request(text, one) for text, one in zip(texts, params, strict=True)]
+            gatherings = [
+                Gathering(request, text.text, self._tokenizer) for request, text in zip(requests, texts, strict=True)
+            ]
+            with _progress(len(requests)) if use_tqdm else contextlib.nullcontext(_ignore) as seen:
+                self._drive(requests, gatherings, seen)
+        return [gathering.output for gathering in gatherings]
+
+    def _request(self, text: _Text, params: SamplingParams) -> Request:
+        self._count += 1
+        seed = self._random.getrandbits(64) if params.seed is None else params.seed % 2**64
+        return Request(
+            request_id=str(self._count - 1), prompt=text.token_ids, params=params, seed=seed, arrival_s=now()
+        )
+
+    def _drive(self, requests: Sequence[Request], gatherings: Sequence[Gathering], seen: Seen) -> None:
+        batch = _Batch(requests, gatherings, seen)
+        try:
+            self._loop.run(batch)
+        finally:
+            for request_id in batch.unfinished:
+                self._replica.scheduler.cancel(request_id, now())
+
+    def _tokenized(self, prompt: Prompt) -> _Text:
+        if isinstance(prompt, str):
+            return _Text(prompt, tuple(self._tokenizer.encode(prompt)))
+        if not isinstance(prompt, Mapping):
+            return _Text(None, _checked_ids(prompt))
+        if prompt.get("prompt_token_ids") is not None:
+            return _Text(prompt.get("prompt"), _checked_ids(prompt["prompt_token_ids"]))
+        if isinstance(prompt.get("prompt"), str):
+            return self._tokenized(prompt["prompt"])
+        raise ValueError(f"a prompt mapping must have 'prompt' or 'prompt_token_ids', got the keys {sorted(prompt)}")
+
+    def _chosen_template(self, source: str | None) -> ChatTemplate:
+        if source is not None:
+            names = {} if self._template is None else self._template.special_tokens
+            return ChatTemplate(source, names)
+        if self._template is None:
+            raise ValueError("this model has no chat template: give chat_template, or use generate()")
+        return self._template
+
+
+class _Batch:
+    """The port of one run: its orders are the requests, then a withdrawal for each that a stop string ended."""
+
+    def __init__(self, requests: Sequence[Request], gatherings: Sequence[Gathering], seen: Seen) -> None:
+        self._orders: list[Order] = list(requests)
+        self._live: dict[RequestId, Gathering] = {
+            request.request_id: gathering for request, gathering in zip(requests, gatherings, strict=True)
+        }
+        self._withdrawn: set[RequestId] = set()
+        self._seen = seen
+
+    @property
+    def unfinished(self) -> Sequence[RequestId]:
+        return tuple(self._live)
+
+    def receive(self, *, idle: bool) -> Sequence[Order] | None:
+        if not self._live:
+            return None
+        orders, self._orders = self._orders, []
+        return orders
+
+    def publish(self, events: Sequence[Event]) -> None:
+        for event in events:
+            gathering = self._live.get(getattr(event, "request_id", ""))
+            if gathering is None:
+                continue
+            if isinstance(event, Refused):
+                raise ValueError(event.message)
+            gathering.take(event)
+            self._settle(event.request_id, gathering)
+
+    def _settle(self, request_id: RequestId, gathering: Gathering) -> None:
+        if gathering.over:
+            del self._live[request_id]
+            self._seen(1)
+        elif gathering.stopped and request_id not in self._withdrawn:
+            self._withdrawn.add(request_id)
+            self._orders.append(Withdraw(request_id))
+
+
+def _ignore(_: int) -> None:
+    return
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Seen]:
+    """A progress bar on the terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with bar:
+        task = bar.add_task("prompts", total=total)
+        yield lambda more: bar.advance(task, more)
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many, as a list. A non-empty list of integers is one prompt."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    items: list[Any] = list(prompts)
+    return [items] if items and all(isinstance(item, int) for item in items) else items
+
+
+def _conversations(messages: Messages | Sequence[Messages]) -> list[Messages]:
+    items: list[Any] = list(messages)
+    return [items] if items and isinstance(items[0], Mapping) else items
+
+
+def _checked_ids(ids: Sequence[Any]) -> tuple[int, ...]:
+    wrong = next((item for item in ids if not isinstance(item, int) or isinstance(item, bool)), None)
+    if wrong is not None:
+        raise ValueError(f"a prompt is text, a list of token ids, or a mapping; one holds {wrong!r}")
+    return tuple(ids)
+
+
+def _matched(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise ValueError(f"{len(params)} sampling parameters for {count} prompts: give one for all, or one for each")
+    return list(params)

@@ -1,0 +1,103 @@
+"""The engine's only loop: receive, submit and cancel, plan, execute, commit, publish. The same for every place it runs in."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.core.events import Event
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.ports import Backend
+from octavo.core.request import Request
+from octavo.core.scheduler import Scheduler
+from octavo.core.types import RequestId
+from octavo.engine.client import EngineFacts
+from octavo.engine.clock import Clock, now
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One engine, wired and loaded: what a loop turns."""
+
+    scheduler: Scheduler
+    backend: Backend
+    facts: EngineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The command to end a request, or one choice of it."""
+
+    request_id: RequestId
+
+
+Order = Request | Withdraw
+"""What may be asked of a loop."""
+
+
+class Port(Protocol):
+    """Where a loop's orders come from and its events go to."""
+
+    def receive(self, *, idle: bool) -> Sequence[Order] | None:
+        """The orders since the last call, or None for: stop now.
+
+        Never waits when not idle. When idle it may wait for an order, but not for ever: the loop must be seen to turn.
+        """
+        ...
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Hands on what happened, in order. Never waits for whoever reads it."""
+        ...
+
+
+class EngineLoop:
+    """Drives one scheduler and one backend; nothing else may while it runs."""
+
+    def __init__(self, scheduler: Scheduler, backend: Backend, clock: Clock = now) -> None:
+        self._scheduler = scheduler
+        self._backend = backend
+        self._clock = clock
+
+    def run(self, port: Port) -> None:
+        """Turns until the port says stop. An exception in a step fails that step's requests and the loop goes on."""
+        idle = not self._scheduler.has_work
+        while (orders := port.receive(idle=idle)) is not None:
+            if orders:
+                port.publish(self._apply(orders))
+            idle = not self._scheduler.has_work
+            if not idle:
+                idle = self._step(port)
+
+    def _apply(self, orders: Sequence[Order]) -> list[Event]:
+        time_s = self._clock()
+        events: list[Event] = []
+        for order in orders:
+            if isinstance(order, Request):
+                events += self._scheduler.submit(order, time_s)
+            else:
+                events += self._scheduler.cancel(order.request_id, time_s)
+        return events
+
+    def _step(self, port: Port) -> bool:
+        """Plans, executes, commits and publishes one step. True where there was nothing to do but to wait."""
+        plan = self._scheduler.plan(self._clock())
+        result = self._execute(plan) if plan.work else StepResult(plan.step)
+        time_s = self._clock()
+        if isinstance(result, StepResult):
+            port.publish(self._scheduler.commit(plan, result, time_s))
+        else:
+            port.publish(self._scheduler.fail(plan, result, time_s))
+        return not plan.work
+
+    def _execute(self, plan: StepPlan) -> StepResult | str:
+        """The backend's result; or, where it raised, what to tell those whom it hurts."""
+        try:
+            return self._backend.execute(plan)
+        except Exception as error:
+            log.exception("step %d failed: %d requests of it end with an error", plan.step, len(plan.work))
+            return f"the step failed: {type(error).__name__}: {error}"
+        except BaseException:
+            self._scheduler.fail(plan, "interrupted", self._clock())
+            raise

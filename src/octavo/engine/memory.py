@@ -1,0 +1,122 @@
+"""The memory plan: how many KV blocks there are and how long a context may be. A pure function, with its arithmetic in words."""
+
+from dataclasses import dataclass
+
+from octavo.config.machine import gib
+
+
+class MemoryPlanError(ValueError):
+    """What was asked for does not fit: the message has the arithmetic and the flags that change it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is there and what was asked for. None: not asked for."""
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+    available_bytes: int
+    """What this process may take, for weights and KV together."""
+    available_reason: str
+    utilization: float
+    """The share of it that may be taken."""
+    model_len: int
+    """Positions that the model was trained for."""
+    max_model_len: int | None
+    max_num_seqs: int
+    block_size: int
+    num_blocks: int | None
+    kv_cache_memory_bytes: int | None
+
+    @property
+    def block_bytes(self) -> int:
+        return self.kv_bytes_per_token * self.block_size
+
+    @property
+    def budget_bytes(self) -> int:
+        """What is left for the KV cache beside the weights."""
+        return int(self.available_bytes * self.utilization) - self.weight_bytes
+
+    @property
+    def wanted_len(self) -> int:
+        return self.model_len if self.max_model_len is None else self.max_model_len
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    num_blocks: int
+    max_model_len: int
+    report: tuple[str, ...]
+    """Lines for people."""
+
+
+def plan_memory(demand: Demand) -> MemoryPlan:
+    """Sizes the KV cache.
+
+    By default it is what all slots need at full context, or what the memory share leaves if that is less. A context
+    that does not fit is lowered, unless it was asked for. Raises MemoryPlanError.
+    """
+    if demand.wanted_len > demand.model_len:
+        raise MemoryPlanError(
+            f"max_model_len is {demand.wanted_len}, but the model has {demand.model_len} positions: "
+            f"ask for at most {demand.model_len}"
+        )
+    num_blocks, why = _num_blocks(demand)
+    room = num_blocks * demand.block_size
+    if room < demand.wanted_len and (demand.max_model_len is not None or num_blocks < 1):
+        raise MemoryPlanError(_too_small(demand, num_blocks))
+    max_model_len = min(demand.wanted_len, room)
+    report = _report(demand, num_blocks, max_model_len, why)
+    return MemoryPlan(num_blocks=num_blocks, max_model_len=max_model_len, report=report)
+
+
+def _num_blocks(demand: Demand) -> tuple[int, str]:
+    if demand.num_blocks is not None:
+        return demand.num_blocks, "num_blocks was given"
+    if demand.kv_cache_memory_bytes is not None:
+        return demand.kv_cache_memory_bytes // demand.block_bytes, "kv_cache_memory_bytes was given"
+    needed = demand.blocks_for(demand.wanted_len) * demand.max_num_seqs
+    affordable = max(0, demand.budget_bytes) // demand.block_bytes
+    if needed <= affordable:
+        return needed, f"all {demand.max_num_seqs} slots at full context"
+    return affordable, "what the memory share leaves"
+
+
+def _too_small(demand: Demand, num_blocks: int) -> str:
+    wanted = demand.blocks_for(demand.wanted_len if demand.max_model_len is not None else 1)
+    share = (
+        f"; {demand.utilization:.0%} of the available memory ({demand.available_reason}) is "
+        f"{gib(int(demand.available_bytes * demand.utilization))}, the weights take {gib(demand.weight_bytes)}"
+        if demand.num_blocks is None and demand.kv_cache_memory_bytes is None
+        else ""
+    )
+    return (
+        f"a context of {demand.wanted_len} tokens needs {wanted} KV blocks of {demand.block_size} tokens "
+        f"({gib(wanted * demand.block_bytes)}), but there are {num_blocks} ({gib(num_blocks * demand.block_bytes)}){share}. "
+        f"Lower max_model_len to {num_blocks * demand.block_size} or less, or raise num_blocks, "
+        f"kv_cache_memory_bytes or gpu_memory_utilization"
+        if num_blocks > 0
+        else f"there is no room for a single KV block of {gib(demand.block_bytes)}{share}. Raise kv_cache_memory_bytes "
+        f"or gpu_memory_utilization, or free memory"
+    )
+
+
+def _report(demand: Demand, num_blocks: int, max_model_len: int, why: str) -> tuple[str, ...]:
+    kv_bytes = num_blocks * demand.block_bytes
+    concurrency = num_blocks / demand.blocks_for(max_model_len)
+    lines = [
+        f"memory: {gib(demand.available_bytes)} available ({demand.available_reason}), "
+        f"{demand.utilization:.0%} of it may be used",
+        f"weights: {gib(demand.weight_bytes)}",
+        f"KV cache: {demand.kv_bytes_per_token:,} bytes a token; {num_blocks:,} blocks of {demand.block_size} = "
+        f"{num_blocks * demand.block_size:,} tokens = {gib(kv_bytes)} ({why})",
+        f"context: {max_model_len:,} tokens; {concurrency:.1f} requests at full context fit at once",
+    ]
+    if max_model_len < demand.wanted_len:
+        lines.append(f"the context is lowered from {demand.wanted_len:,} to {max_model_len:,} tokens: no more KV fits")
+    if kv_bytes > max(0, demand.available_bytes - demand.weight_bytes):
+        lines.append("the KV cache is larger than the memory that is free now: the system may end this process")
+    return tuple(lines)

@@ -1,0 +1,136 @@
+"""What an offline generation gives back, in the shape of vLLM's outputs; and how events become it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored
+from octavo.core.plan import ScoredToken
+from octavo.core.request import Request
+from octavo.core.types import FinishReason, TokenId
+from octavo.text.stream import TextStream
+from octavo.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token's place in the distribution that a token was drawn from."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+Distribution = dict[TokenId, Logprob]
+"""The token itself first, then the most likely ones, best first."""
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One choice."""
+
+    index: int
+    text: str = ""
+    token_ids: list[TokenId] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[Distribution] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    """The stop string, or the one of `stop_token_ids`, that ended it."""
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """One prompt and its choices."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[TokenId]
+    outputs: list[CompletionOutput]
+    finished: bool = False
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[Distribution | None] | None = None
+    """One for each prompt token; None for the first."""
+
+
+class GenerationError(RuntimeError):
+    """A request was accepted and then failed: the message is the engine's."""
+
+
+class Gathering:
+    """Turns the events of one request into its RequestOutput."""
+
+    def __init__(self, request: Request, prompt: str | None, tokenizer: Tokenizer) -> None:
+        params = request.params
+        self._params = params
+        self._tokenizer = tokenizer
+        self._streams = [TextStream(tokenizer, params) for _ in range(params.n)]
+        self._ended: set[int] = set()
+        scores = None if params.logprobs is None else 0.0
+        self.output = RequestOutput(
+            request_id=request.request_id,
+            prompt=prompt,
+            prompt_token_ids=list(request.prompt),
+            outputs=[
+                CompletionOutput(index, cumulative_logprob=scores, logprobs=None if scores is None else [])
+                for index in range(params.n)
+            ],
+            prompt_logprobs=None if params.prompt_logprobs is None else [None],
+        )
+
+    @property
+    def stopped(self) -> bool:
+        """All choices have all the text that they will have, whether or not the engine knows."""
+        return all(choice.finished() for choice in self.output.outputs)
+
+    @property
+    def over(self) -> bool:
+        """The engine has ended all choices."""
+        return self.output.finished
+
+    def take(self, event: Event) -> None:
+        """Raises GenerationError where the request failed."""
+        if isinstance(event, Generated):
+            self._generated(self.output.outputs[event.choice], event.tokens)
+        elif isinstance(event, Finished):
+            self._finished(self.output.outputs[event.choice], event)
+        elif isinstance(event, Admitted) and not event.resumed and event.choice == 0:
+            self.output.num_cached_tokens = event.cached_tokens
+        elif isinstance(event, PromptScored) and self.output.prompt_logprobs is not None:
+            self.output.prompt_logprobs += map(self._distribution, event.scored)
+
+    def _generated(self, choice: CompletionOutput, tokens: Iterable[ScoredToken]) -> None:
+        for token in tokens:
+            if choice.finished():
+                return
+            delta = self._streams[choice.index].push((token.token,))
+            choice.text += delta.text
+            if delta.num_tokens:
+                self._count(choice, token)
+            if delta.stop is not None:
+                choice.finish_reason, choice.stop_reason = FinishReason.STOP.value, delta.stop
+
+    def _count(self, choice: CompletionOutput, token: ScoredToken) -> None:
+        choice.token_ids.append(token.token)
+        if choice.logprobs is not None and choice.cumulative_logprob is not None:
+            choice.logprobs.append(self._distribution(token))
+            choice.cumulative_logprob += token.logprob or 0.0
+
+    def _finished(self, choice: CompletionOutput, event: Finished) -> None:
+        if event.reason is FinishReason.ERROR:
+            raise GenerationError(f"request {self.output.request_id}: {event.message}")
+        if not choice.finished():
+            choice.text += self._streams[choice.index].finish().text
+            choice.finish_reason = event.reason.value
+            choice.stop_reason = event.stop_token if event.stop_token in self._params.stop_token_ids else None
+        self._ended.add(choice.index)
+        self.output.finished = len(self._ended) == self._params.n
+
+    def _distribution(self, token: ScoredToken) -> Distribution:
+        text = self._tokenizer.token_text
+        found = {token.token: Logprob(token.logprob or 0.0, token.rank, text(token.token))}
+        for rank, (other, logprob) in enumerate(token.alternatives, 1):
+            found.setdefault(other, Logprob(logprob, rank, text(other)))
+        return found

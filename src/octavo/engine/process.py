@@ -1,0 +1,153 @@
+"""The engine's side of the boundary: load, say so, turn the loop, and never outlive whoever started it."""
+
+import contextlib
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from octavo.core.events import Event
+from octavo.engine.channel import Channel
+from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
+from octavo.engine.wire import Beat, Cancel, EventWriter, Failed, Progress, Ready, Setup, Submit, WireError, read_command
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 0.5
+"""An idle or loading engine shows that it is alive this often."""
+BACKLOG_BYTES = 16 << 20
+"""With more than this unsent, the engine starts no further step until the reader has caught up."""
+LAST_WORDS_S = 2.0
+"""How long a dying engine waits for its last message to be read."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Sent to a whole process group; what they mean is the parent's business."""
+
+Report = Callable[[str], None]
+Build = Callable[[bytes, Report], Replica]
+"""Loads an engine from a Setup's payload, reporting what it does. Raises, with words for people, where it cannot."""
+
+
+class SocketPort:
+    """The port of a loop whose orders come over a channel."""
+
+    def __init__(self, channel: Channel, *, beat_s: float = BEAT_S, backlog_bytes: int = BACKLOG_BYTES) -> None:
+        self._channel = channel
+        self._writer = EventWriter()
+        self._beat_s = beat_s
+        self._backlog_bytes = backlog_bytes
+        self._early: list[bytes] = []
+
+    def setup(self) -> bytes | None:
+        """Waits for the payload of the first message, or None for a channel that closes first."""
+        while not self._early:
+            bodies = self._channel.receive(self._beat_s)
+            if bodies is None:
+                return None
+            self._early += bodies
+        command = read_command(self._early.pop(0))
+        if not isinstance(command, Setup):
+            raise WireError(f"the first message is a {type(command).__name__}, not a Setup")
+        return command.payload
+
+    def receive(self, *, idle: bool) -> Sequence[Order] | None:
+        bodies = self._channel.receive(self._beat_s if idle and not self._early else 0.0)
+        while bodies is not None and self._channel.backlog_bytes > self._backlog_bytes:
+            more = self._channel.receive(self._beat_s)
+            bodies = None if more is None else bodies + more
+        if bodies is None:
+            return None
+        if self._early:
+            bodies, self._early = self._early + bodies, []
+        if idle and not bodies and not self._channel.backlog_bytes:
+            self._channel.send(Beat())
+        return [order for order in map(self._order, bodies) if order is not None]
+
+    def publish(self, events: Sequence[Event]) -> None:
+        if events:
+            self._channel.send(self._writer.write(events))
+
+    def _order(self, body: bytes) -> Order | None:
+        command = read_command(body)
+        if isinstance(command, Submit):
+            self._writer.open(command.ticket, command.request)
+            return command.request
+        if isinstance(command, Cancel) and (name := self._writer.name(command.ticket)) is not None:
+            return Withdraw(name)
+        return None
+
+
+def serve_channel(sock: socket.socket, build: Build) -> int:
+    """Loads an engine and turns its loop until the other end of `sock` closes. Returns an exit status."""
+    channel = Channel(sock)
+    try:
+        port = SocketPort(channel)
+        payload = port.setup()
+        return 0 if payload is None else _load_and_run(channel, port, payload, build)
+    except Exception as error:
+        log.exception("the engine ends")
+        return _give_up(channel, f"{type(error).__name__}: {error}")
+    finally:
+        channel.close()
+
+
+def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Build) -> int:
+    try:
+        with _beating(channel):
+            replica = build(payload, lambda what: channel.send(Progress(what)))
+    except (ValueError, OSError, MemoryError) as error:
+        return _give_up(channel, str(error) or type(error).__name__)
+    gc.collect()
+    gc.freeze()  # what was loaded stays: no later collection need look at it
+    channel.send(Ready(replica.facts))
+    try:
+        EngineLoop(replica.scheduler, replica.backend).run(port)
+    finally:
+        replica.backend.close()
+    return 0
+
+
+def _give_up(channel: Channel, message: str) -> int:
+    channel.send(Failed(message))
+    channel.flush(LAST_WORDS_S)
+    return 1
+
+
+@contextlib.contextmanager
+def _beating(channel: Channel) -> Iterator[None]:
+    """Shows from a thread of its own that the process is alive, while the only other one loads."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(BEAT_S):
+            channel.send(Beat())
+
+    thread = threading.Thread(target=beat, name="beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def run_child(fd: int, build: Build) -> int:
+    """The whole life of an engine process whose end of the socket is `fd`. Returns its exit status."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the parent blocks them across the start
+    sock = socket.socket(fileno=fd)
+    threading.Thread(target=_end_with, args=(fd,), name="parent watch", daemon=True).start()
+    return serve_channel(sock, build)
+
+
+def _end_with(fd: int) -> None:
+    """Ends this process as soon as the other end of the socket `fd` is gone, whatever its main thread does."""
+    poll = select.poll()
+    poll.register(fd, select.POLLHUP)
+    while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
+        pass
+    os._exit(0)

@@ -1,0 +1,121 @@
+"""Wire: every message arrives as it was sent, however it is cut, and nothing else is taken for one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.core.ports import Capacity
+from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams
+from octavo.engine import wire
+from octavo.engine.client import EngineFacts
+from tests.engine import events as made
+
+facts = EngineFacts(
+    model="m",
+    fingerprint="f",
+    capacity=Capacity(num_blocks=8, block_size=16, vocab_size=100, max_model_len=128),
+    isa="scalar",
+    num_threads=2,
+    weight_format="Q4_1",
+    kv_cache_dtype="bfloat16",
+    report=("one line", "another"),
+)
+commands = st.one_of(
+    st.builds(wire.Setup, st.binary(max_size=20)),
+    st.builds(wire.Submit, st.integers(1, 2**40), made.requests),
+    st.builds(wire.Cancel, st.integers(1, 2**40)),
+)
+news = st.one_of(
+    st.builds(wire.Progress, made.names),
+    st.just(wire.Ready(facts)),
+    st.builds(wire.Failed, made.names),
+    st.just(wire.Beat()),
+)
+
+
+def bodies(data: bytes) -> list[bytes]:
+    return list(wire.Deframer().feed(data))
+
+
+@given(commands)
+def test_commands_arrive_as_sent(command):
+    (body,) = bodies(wire.frame(command))
+    assert wire.read_command(body) == command
+
+
+@given(news)
+def test_news_arrive_as_sent(message):
+    (body,) = bodies(wire.frame(message))
+    assert wire.read_news(body) == message
+
+
+@given(st.lists(news, max_size=4), st.lists(st.integers(0, 400), max_size=6))
+def test_messages_survive_any_cut(messages, cuts):
+    data = b"".join(map(wire.frame, messages))
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    deframer = wire.Deframer()
+    got = [body for start, end in zip(edges, edges[1:], strict=False) for body in deframer.feed(data[start:end])]
+    assert [wire.read_news(body) for body in got] == messages
+
+
+@given(st.binary(max_size=60))
+def test_noise_is_an_error_or_nothing(data):
+    try:
+        for body in wire.Deframer(limit=1 << 16).feed(data):
+            wire.read_command(body)
+    except wire.WireError:
+        return
+
+
+def test_an_impossible_length_is_refused_before_it_is_awaited():
+    with pytest.raises(wire.WireError, match="limit is 100"):
+        bodies_of_limit = wire.Deframer(limit=100).feed((101).to_bytes(4, "little"))
+        list(bodies_of_limit)
+
+
+def opened(*requests: Request) -> tuple[wire.EventWriter, dict[int, str]]:
+    writer = wire.EventWriter()
+    for ticket, request in enumerate(requests, 1):
+        writer.open(ticket, request)
+    return writer, {ticket: request.request_id for ticket, request in enumerate(requests, 1)}
+
+
+def carried(writer: wire.EventWriter, names: dict[int, str], events: list) -> list:
+    (body,) = bodies(wire.frame(writer.write(events)))
+    message = wire.read_news(body)
+    assert isinstance(message, wire.Happened)
+    return wire.read_events(message, names)
+
+
+TWO = (Request(request_id="a", prompt=(1,)), Request(request_id="b", prompt=(2,)))
+
+
+@given(st.lists(made.of_requests(["a", "b"]), max_size=8))
+def test_events_arrive_as_they_were_and_in_order(events):
+    writer, names = opened(*TWO)
+    assert carried(writer, names, events) == events
+
+
+@given(st.data(), st.integers(1, 3))
+def test_a_ticket_lasts_until_the_last_choice_finished(data, n):
+    writer, names = opened(Request(request_id="a", prompt=(1,), params=SamplingParams(n=n)))
+    for choice in range(n):
+        assert writer.name(1) == "a"
+        ending = data.draw(made.endings("a", choice))
+        assert carried(writer, names, [ending]) == [ending]
+    assert writer.name(1) is None
+
+
+@given(made.refusals("a"))
+def test_a_refusal_ends_the_ticket(refused):
+    writer, names = opened(*TWO)
+    assert carried(writer, names, [refused]) == [refused]
+    assert writer.name(1) is None and writer.name(2) == "b"
+
+
+@given(st.lists(made.of_requests(["a", "b"]), max_size=8))
+def test_events_of_unknown_tickets_are_left_out(events):
+    writer, names = opened(*TWO)
+    del names[1]
+    assert carried(writer, names, events) == [event for event in events if getattr(event, "request_id", "") != "a"]
