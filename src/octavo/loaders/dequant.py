@@ -15,6 +15,8 @@ from octavo.loaders.errors import LoadError
 from octavo.models.tensors import BLOCKS, Format, TensorInfo
 
 Floats = NDArray[np.float32]
+Levels = NDArray[Any]
+"""Small whole numbers: what weights are quantised to."""
 Blocks = NDArray[Any]
 """Records [num_blocks], one for each block, with the fields of its structure."""
 
@@ -77,7 +79,7 @@ def _q5_k(blocks: Blocks) -> Floats:
 
 
 def _q6_k(blocks: Blocks) -> Floats:
-    """Two halves of 128: ql [half, 64] has the low four bits, qh [half, 32] the upper two; 16 scales, one for 16 elements."""
+    """Two halves of 128: ql [half, 64] has the low four bits, qh [half, 32] the upper two; a scale for each 16."""
     low = blocks["ql"].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & 15
     high = blocks["qh"].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1) & 3
     levels = (low.reshape(-1, 16, 16) | high.reshape(-1, 16, 16) << 4).astype(np.int8) - 32
@@ -90,30 +92,31 @@ def _column(blocks: Blocks, field: str) -> Floats:
     return blocks[field].astype(np.float32)[:, None]
 
 
-def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _nibbles(packed: Levels) -> Levels:
     """[blocks, 16] -> [blocks, 32]: the low nibbles are the first half, the high ones the second."""
     return np.concatenate([packed & 15, packed >> 4], axis=1)
 
 
-def _fifth_bits(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
+def _fifth_bits(words: Levels) -> Levels:
     """[blocks] -> [blocks, 32]: bit i of each word, as 16 or 0."""
     return ((words[:, None] >> np.arange(32, dtype=np.uint32) & 1) << 4).astype(np.uint8)
 
 
-def _nibble_groups(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _nibble_groups(packed: Levels) -> Levels:
     """[blocks, 128] -> [blocks, 8, 32]."""
     groups = packed.reshape(-1, 4, 1, 32)
     return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(-1, 8, 32)
 
 
-def _scaled_groups(blocks: Blocks, levels: NDArray[np.uint8]) -> Floats:
+def _scaled_groups(blocks: Blocks, levels: Levels) -> Floats:
     """d * scale * level - dmin * minimum, with 6-bit scales and minima for each of the 8 groups."""
     scales, minima = _six_bit_pairs(blocks["scales"])
     scale, minimum = _column(blocks, "d") * scales, _column(blocks, "dmin") * minima
-    return (scale[:, :, None] * levels.astype(np.float32) - minimum[:, :, None]).reshape(len(blocks), 256)
+    values: Floats = scale[:, :, None] * levels.astype(np.float32) - minimum[:, :, None]
+    return values.reshape(len(blocks), 256)
 
 
-def _six_bit_pairs(packed: NDArray[np.uint8]) -> tuple[Floats, Floats]:
+def _six_bit_pairs(packed: Levels) -> tuple[Floats, Floats]:
     """[blocks, 12] -> scales and minima [blocks, 8].
 
     Bytes 0..3 and 4..7 hold scales and minima 0..3 in their low six bits; 4..7 have their low four bits in the nibbles

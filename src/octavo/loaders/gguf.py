@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from octavo.loaders.errors import LoadError, bad_file
+from octavo.loaders.errors import LoadError, located
 from octavo.loaders.mapped import map_file
 from octavo.models.tensors import BLOCKS, Format, TensorInfo
 
@@ -92,10 +92,8 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Maps and parses the file at `path`; LoadError says what is wrong with it."""
     view = map_file(path)
-    try:
+    with located(path):
         return _parse(path, view)
-    except LoadError as error:
-        raise bad_file(path, str(error)) from None
 
 
 class _Cursor:

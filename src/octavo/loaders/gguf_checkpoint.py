@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from octavo.loaders.errors import LoadError, bad_file
+from octavo.loaders.errors import LoadError, located
 from octavo.loaders.gguf import GgufFile, read_gguf
 from octavo.loaders.mapped import fingerprint
 from octavo.loaders.source import (
@@ -21,7 +21,7 @@ from octavo.loaders.source import (
 from octavo.models.catalog import family_of
 from octavo.models.checkpoint import Checkpoint, Vocabulary
 from octavo.models.family import Family
-from octavo.models.fields import Fields, ModelError
+from octavo.models.fields import Fields
 from octavo.models.llama import ROPE_FREQS
 from octavo.models.shapes import tensor_shapes
 from octavo.models.spec import ModelSpec
@@ -41,10 +41,8 @@ DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
 def open_gguf(path: Path) -> Checkpoint:
     """Opens one GGUF file. Weights stay on disk until they are read; LoadError says what is wrong or not supported."""
     file = read_gguf(path)
-    try:
+    with located(path):
         return _checkpoint(file)
-    except (LoadError, ModelError) as error:
-        raise bad_file(path, str(error)) from None
 
 
 def _checkpoint(file: GgufFile) -> Checkpoint:
