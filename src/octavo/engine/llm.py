@@ -132,7 +132,7 @@ class OfflineEngine:
 
     def _tokenized(self, prompt: Prompt) -> _Text:
         if isinstance(prompt, str):
-            return _Text(prompt, tuple(self._tokenizer.encode(prompt)))
+            return _Text(prompt, tuple(self._tokenizer.encode(prompt, parse_special=True)))
         if not isinstance(prompt, Mapping):
             return _Text(None, _checked_ids(prompt))
         if prompt.get("prompt_token_ids") is not None:
@@ -172,14 +172,20 @@ class _Batch:
         return orders
 
     def publish(self, events: Sequence[Event]) -> None:
+        of_request: dict[RequestId, list[Event]] = {}
         for event in events:
-            gathering = self._live.get(getattr(event, "request_id", ""))
-            if gathering is None:
-                continue
+            request_id = getattr(event, "request_id", None)
+            if request_id in self._live:
+                of_request.setdefault(request_id, []).append(event)
+        for request_id, own in of_request.items():
+            self._take(request_id, own)
+
+    def _take(self, request_id: RequestId, events: Sequence[Event]) -> None:
+        for event in events:
             if isinstance(event, Refused):
                 raise ValueError(event.message)
-            gathering.take(event)
-            self._settle(event.request_id, gathering)
+        self._live[request_id].take(events)
+        self._settle(request_id, self._live[request_id])
 
     def _settle(self, request_id: RequestId, gathering: Gathering) -> None:
         if gathering.over:

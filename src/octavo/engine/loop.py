@@ -59,16 +59,23 @@ class EngineLoop:
         self._scheduler = scheduler
         self._backend = backend
         self._clock = clock
+        self._idle = False
+        """The last turn found nothing to compute."""
 
     def run(self, port: Port) -> None:
         """Turns until the port says stop. An exception in a step fails that step's requests and the loop goes on."""
-        idle = not self._scheduler.has_work
-        while (orders := port.receive(idle=idle)) is not None:
-            if orders:
-                port.publish(self._apply(orders))
-            idle = not self._scheduler.has_work
-            if not idle:
-                idle = self._step(port)
+        while self.turn(port):
+            pass
+
+    def turn(self, port: Port) -> bool:
+        """Takes orders and runs one step, where there is one to run. False where the port says stop."""
+        orders = port.receive(idle=self._idle or not self._scheduler.has_work)
+        if orders is None:
+            return False
+        if orders:
+            port.publish(self._apply(orders))
+        self._idle = not self._scheduler.has_work or not self._step(port)
+        return True
 
     def _apply(self, orders: Sequence[Order]) -> list[Event]:
         time_s = self._clock()
@@ -81,7 +88,7 @@ class EngineLoop:
         return events
 
     def _step(self, port: Port) -> bool:
-        """Plans, executes, commits and publishes one step. True where there was nothing to do but to wait."""
+        """Plans, executes, commits and publishes one step. False where there was nothing to compute."""
         plan = self._scheduler.plan(self._clock())
         result = self._execute(plan) if plan.work else StepResult(plan.step)
         time_s = self._clock()
@@ -89,7 +96,7 @@ class EngineLoop:
             port.publish(self._scheduler.commit(plan, result, time_s))
         else:
             port.publish(self._scheduler.fail(plan, result, time_s))
-        return not plan.work
+        return bool(plan.work)
 
     def _execute(self, plan: StepPlan) -> StepResult | str:
         """The backend's result; or, where it raised, what to tell those whom it hurts."""

@@ -1,13 +1,13 @@
 """What an offline generation gives back, in the shape of vLLM's outputs; and how events become it."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, TokenId
-from octavo.text.stream import TextStream
+from octavo.text.stream import TextDelta, TextStream
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -90,27 +90,32 @@ class Gathering:
         """The engine has ended all choices."""
         return self.output.finished
 
-    def take(self, event: Event) -> None:
-        """Raises GenerationError where the request failed."""
-        if isinstance(event, Generated):
-            self._generated(self.output.outputs[event.choice], event.tokens)
-        elif isinstance(event, Finished):
-            self._finished(self.output.outputs[event.choice], event)
-        elif isinstance(event, Admitted) and not event.resumed and event.choice == 0:
-            self.output.num_cached_tokens = event.cached_tokens
-        elif isinstance(event, PromptScored) and self.output.prompt_logprobs is not None:
-            self.output.prompt_logprobs += map(self._distribution, event.scored)
+    def take(self, events: Sequence[Event]) -> None:
+        """Takes the request's events of one step. Raises GenerationError where the request failed."""
+        endings = {event.choice: event for event in events if isinstance(event, Finished)}
+        for event in events:
+            if isinstance(event, Generated):
+                ending = endings.get(event.choice)
+                self._generated(self.output.outputs[event.choice], event.tokens, ending and ending.stop_token)
+            elif isinstance(event, Finished):
+                self._finished(self.output.outputs[event.choice], event)
+            elif isinstance(event, Admitted) and not event.resumed and event.choice == 0:
+                self.output.num_cached_tokens = event.cached_tokens
+            elif isinstance(event, PromptScored) and self.output.prompt_logprobs is not None:
+                self.output.prompt_logprobs += map(self._distribution, event.scored)
 
-    def _generated(self, choice: CompletionOutput, tokens: Iterable[ScoredToken]) -> None:
-        for token in tokens:
-            if choice.finished():
-                return
-            delta = self._streams[choice.index].push((token.token,))
-            choice.text += delta.text
-            if delta.num_tokens:
-                self._count(choice, token)
-            if delta.stop is not None:
-                choice.finish_reason, choice.stop_reason = FinishReason.STOP.value, delta.stop
+    def _generated(self, choice: CompletionOutput, tokens: Sequence[ScoredToken], stop_token: TokenId | None) -> None:
+        if choice.finished():
+            return
+        delta = self._streams[choice.index].push([token.token for token in tokens], stop_token=stop_token)
+        for token in tokens[: delta.num_tokens]:
+            self._count(choice, token)
+        self._add_text(choice, delta)
+
+    def _add_text(self, choice: CompletionOutput, delta: TextDelta) -> None:
+        choice.text += delta.text
+        if delta.stop is not None:
+            choice.finish_reason, choice.stop_reason = FinishReason.STOP.value, delta.stop
 
     def _count(self, choice: CompletionOutput, token: ScoredToken) -> None:
         choice.token_ids.append(token.token)
@@ -122,9 +127,9 @@ class Gathering:
         if event.reason is FinishReason.ERROR:
             raise GenerationError(f"request {self.output.request_id}: {event.message}")
         if not choice.finished():
-            choice.text += self._streams[choice.index].finish().text
             choice.finish_reason = event.reason.value
             choice.stop_reason = event.stop_token if event.stop_token in self._params.stop_token_ids else None
+            self._add_text(choice, self._streams[choice.index].finish())
         self._ended.add(choice.index)
         self.output.finished = len(self._ended) == self._params.n
 

@@ -1,0 +1,311 @@
+"""The wiring: the only place that names concrete backends, loaders and servers, and puts an engine together.
+
+Imports are where they are used: an engine process needs no server, and `import octavo` needs neither.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.config.schema import Config, ConfigError, Fault, parse_fault, section_settings, settings
+from octavo.engine.llm import OfflineEngine
+
+if TYPE_CHECKING:
+    from octavo.core.ports import Backend
+    from octavo.engine.launch import ProcessClient
+    from octavo.engine.loop import Replica
+    from octavo.engine.memory import MemoryPlan
+    from octavo.models.checkpoint import Checkpoint
+    from octavo.text.chat import ChatTemplate
+    from octavo.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[str], None]
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
+
+
+def locate_model(config: Config) -> Path:
+    """The local file or folder of the configured model, downloaded where it must be. Raises LoadError."""
+    from octavo.loaders import hub
+
+    return hub.default_model_path() if config.model.model is None else hub.resolve(config.model.model)
+
+
+def with_model(config: Config, path: Path) -> Config:
+    """The same configuration, with the model as a path."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, model=str(path)))
+
+
+def load_text(config: Config, checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The tokenizer and chat template that the configuration asks for, or else the checkpoint's own."""
+    from octavo.loaders import open_checkpoint
+    from octavo.text.chat import ChatTemplate
+    from octavo.text.tokenizer import build_tokenizer
+
+    other = config.model.tokenizer
+    vocabulary = checkpoint.vocabulary if other is None else open_checkpoint(other).vocabulary
+    tokenizer = build_tokenizer(vocabulary)
+    source = vocabulary.chat_template if config.model.chat_template is None else _template(config.model.chat_template)
+    return tokenizer, None if source is None else ChatTemplate(source, tokenizer.special_tokens)
+
+
+def _template(given: str) -> str:
+    """The template in a file, or `given` itself where it looks like one."""
+    if "{" in given or "\n" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the chat template {given}: {error}") from error
+
+
+# -- engines ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model in memory, before its cache is sized."""
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+    isa: str
+    num_threads: int
+    kv_cache_dtype: str
+    report: tuple[str, ...]
+    backend: Callable[[MemoryPlan], Backend]
+
+
+def _load_cpu(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded:
+    from octavo.backends.cpu import CpuBackend, CpuModel
+
+    kv_cache_dtype = config.cache.kv_cache_dtype
+    model = CpuModel.load(
+        checkpoint,
+        dtype=config.model.dtype,
+        isa=config.engine.isa,
+        num_threads=config.engine.num_threads,
+        progress=report,
+    )
+    return _Loaded(
+        weight_bytes=model.weight_bytes,
+        kv_bytes_per_token=model.kv_bytes_per_token(kv_cache_dtype),
+        isa=model.isa,
+        num_threads=model.num_threads,
+        kv_cache_dtype="bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype,
+        report=model.report,
+        backend=lambda plan: CpuBackend(
+            model,
+            num_blocks=plan.num_blocks,
+            block_size=config.cache.block_size,
+            max_model_len=plan.max_model_len,
+            kv_cache_dtype=kv_cache_dtype,
+        ),
+    )
+
+
+def _load_reference(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded:
+    from octavo.backends.reference import ReferenceBackend
+    from octavo.loaders.dequant import dequantize
+
+    _only_float32(config)
+    names = checkpoint.tensors.names()
+    elements = sum(_product(checkpoint.tensors.info(name).shape) for name in names)
+    return _Loaded(
+        weight_bytes=4 * elements,
+        kv_bytes_per_token=4 * checkpoint.spec.kv_elements_per_token,
+        isa="numpy",
+        num_threads=1,
+        kv_cache_dtype="float32",
+        report=("backend: reference (numpy, float32, slow)",),
+        backend=lambda plan: ReferenceBackend(
+            checkpoint,
+            num_blocks=plan.num_blocks,
+            block_size=config.cache.block_size,
+            max_model_len=plan.max_model_len,
+            dequantize=dequantize,
+        ),
+    )
+
+
+def _only_float32(config: Config) -> None:
+    for name, value in (("dtype", config.model.dtype), ("kv_cache_dtype", config.cache.kv_cache_dtype)):
+        if value not in ("auto", "float32"):
+            raise ConfigError(f"{name} is {value}, but the reference backend computes in float32 only")
+    for name, value in (("isa", config.engine.isa), ("num_threads", config.engine.num_threads)):
+        if value is not None:
+            raise ConfigError(f"{name} is {value}, but the reference backend has no such choice")
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
+
+
+_BACKENDS: dict[str, Callable[[Config, Checkpoint, Report], _Loaded]] = {
+    "cpu": _load_cpu,
+    "reference": _load_reference,
+}
+
+
+def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Replica:
+    """Loads the model, sizes its cache, and wires backend and scheduler. Raises ValueError with words for people."""
+    from octavo.config.machine import available_memory_bytes
+    from octavo.core.scheduler import Scheduler
+    from octavo.engine.faults import delay_load, with_fault
+    from octavo.engine.loop import Replica
+
+    fault = _fault(config)
+    memory = available_memory_bytes()  # before the weights take theirs
+    report(f"loading {checkpoint.name}")
+    delay_load(fault)
+    loaded = _BACKENDS[config.engine.backend](config, checkpoint, report)
+    plan = _memory_plan(config, checkpoint, loaded, memory)
+    report("reserving the KV cache")
+    backend = with_fault(loaded.backend(plan), fault)
+    limits = _limits(config, checkpoint, plan)
+    facts = _facts(config, checkpoint, loaded, plan, backend)
+    return Replica(Scheduler(limits), backend, facts)
+
+
+def _fault(config: Config) -> Fault | None:
+    return None if config.engine.fault is None else parse_fault(config.engine.fault)
+
+
+def _memory_plan(config: Config, checkpoint: Checkpoint, loaded: _Loaded, memory: tuple[int, str]) -> MemoryPlan:
+    from octavo.engine.memory import Demand, plan_memory
+
+    available_bytes, reason = memory
+    cache = config.cache
+    return plan_memory(
+        Demand(
+            weight_bytes=loaded.weight_bytes,
+            kv_bytes_per_token=loaded.kv_bytes_per_token,
+            available_bytes=available_bytes,
+            available_reason=reason,
+            utilization=cache.gpu_memory_utilization,
+            model_len=checkpoint.spec.max_model_len,
+            max_model_len=config.model.max_model_len,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            block_size=cache.block_size,
+            num_blocks=cache.num_blocks,
+            kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
+        )
+    )
+
+
+def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Any:
+    from octavo.core.types import Limits
+
+    scheduler = config.scheduler
+    return Limits(
+        num_blocks=plan.num_blocks,
+        block_size=config.cache.block_size,
+        vocab_size=checkpoint.spec.vocab_size,
+        max_model_len=plan.max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        max_num_partial_prefills=scheduler.max_num_partial_prefills,
+        long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
+        scheduling_policy=scheduler.scheduling_policy,
+        eos_token_ids=checkpoint.vocabulary.eos_token_ids,
+    )
+
+
+def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: MemoryPlan, backend: Backend) -> Any:
+    from octavo import __version__
+    from octavo.engine.client import EngineFacts
+
+    formats = f"{checkpoint.weight_format}-{loaded.kv_cache_dtype}"
+    return EngineFacts(
+        model=checkpoint.name,
+        fingerprint=f"octavo-{__version__}-{loaded.isa}-{checkpoint.fingerprint.hex()[:8]}-{formats}",
+        capacity=backend.capacity(),
+        isa=loaded.isa,
+        num_threads=loaded.num_threads,
+        weight_format=checkpoint.weight_format,
+        kv_cache_dtype=loaded.kv_cache_dtype,
+        report=(*loaded.report, *plan.report),
+    )
+
+
+# -- the child process -----------------------------------------------------------------------------------------------
+
+
+def engine_main(fd: int) -> int:
+    """The whole life of an engine process, whose end of the socket is `fd`. Returns its exit status."""
+    from octavo.engine.process import run_child
+
+    return run_child(fd, build_from_setup)
+
+
+def build_from_setup(payload: bytes, report: Report) -> Replica:
+    """Builds what an encoded configuration with a local model asks for."""
+    from octavo.config import wire
+    from octavo.loaders import open_checkpoint
+
+    config = wire.decode(payload)
+    if config.model.model is None:
+        raise ConfigError("an engine process is given the model's path")
+    return build_replica(config, open_checkpoint(config.model.model), report)
+
+
+def start_engine(config: Config, path: Path) -> ProcessClient:
+    """An engine in a child process, which loads the model at `path` from now on."""
+    from octavo.config import wire
+    from octavo.engine.launch import ProcessClient
+
+    return ProcessClient(
+        lambda fd: (sys.executable, "-m", "octavo", "engine", "--fd", str(fd)), wire.encode(with_model(config, path))
+    )
+
+
+# -- offline ---------------------------------------------------------------------------------------------------------
+
+_OFFLINE_SECTIONS = ("model", "cache", "scheduler", "engine")
+
+
+class LLM(OfflineEngine):
+    """A model, ready to generate. The keyword arguments are the settings' names, as in vLLM where vLLM has them.
+
+    Raises TypeError for an unknown argument, ConfigError for a value that is not allowed, LoadError for a model that
+    cannot be loaded, MemoryPlanError for one that does not fit.
+    """
+
+    def __init__(self, model: str | Path | None = None, **options: Any) -> None:
+        config = _offline_config(model, options)
+        checkpoint = _open(config)
+        tokenizer, template = load_text(config, checkpoint)
+        replica = build_replica(config, checkpoint, lambda what: log.info("%s", what))
+        for line in replica.facts.report:
+            log.info("%s", line)
+        super().__init__(replica, tokenizer, template, config.model.seed)
+
+
+def _offline_config(model: str | Path | None, options: dict[str, Any]) -> Config:
+    from octavo.config.sources import from_keywords
+    from octavo.config.values import did_you_mean
+
+    known = [setting.name for setting in settings().values() if setting.section in _OFFLINE_SECTIONS]
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        raise TypeError(f"LLM() got an unexpected keyword argument {unknown!r}{did_you_mean(unknown, known)}")
+    given = {name: value for name, value in options.items() if value is not None}
+    return from_keywords(**given) if model is None else from_keywords(model=str(model), **given)
+
+
+def _open(config: Config) -> Checkpoint:
+    from octavo.loaders import open_checkpoint
+
+    return open_checkpoint(locate_model(config))

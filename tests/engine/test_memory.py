@@ -1,0 +1,109 @@
+"""The memory plan: laws over all demands, and the words of those that cannot be met."""
+
+import dataclasses
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from octavo.engine.memory import Demand, MemoryPlanError, plan_memory
+
+GIB = 1 << 30
+
+demands = st.builds(
+    Demand,
+    weight_bytes=st.integers(0, 4 * GIB),
+    kv_bytes_per_token=st.integers(1, 1 << 18),
+    available_bytes=st.integers(0, 16 * GIB),
+    available_reason=st.just("MemAvailable"),
+    utilization=st.floats(0.05, 1),
+    model_len=st.integers(1, 1 << 17),
+    max_model_len=st.none() | st.integers(1, 1 << 17),
+    max_num_seqs=st.integers(1, 256),
+    block_size=st.sampled_from([8, 16, 32, 64, 128]),
+    num_blocks=st.none() | st.integers(1, 5000),
+    kv_cache_memory_bytes=st.none() | st.integers(1, 8 * GIB),
+)
+
+
+def planned(demand: Demand):
+    try:
+        return plan_memory(demand)
+    except MemoryPlanError:
+        assume(False)
+
+
+@given(demands)
+def test_a_plan_holds_its_own_context(demand):
+    plan = planned(demand)
+    assert 1 <= plan.max_model_len <= demand.model_len
+    assert plan.max_model_len <= plan.num_blocks * demand.block_size
+
+
+@given(demands)
+def test_what_was_asked_for_is_given_or_refused(demand):
+    plan = planned(demand)
+    if demand.max_model_len is not None:
+        assert plan.max_model_len == demand.max_model_len
+    if demand.num_blocks is not None:
+        assert plan.num_blocks == demand.num_blocks
+    elif demand.kv_cache_memory_bytes is not None:
+        assert 0 <= demand.kv_cache_memory_bytes - plan.num_blocks * demand.block_bytes < demand.block_bytes
+
+
+@given(demands.map(lambda demand: dataclasses.replace(demand, num_blocks=None, kv_cache_memory_bytes=None)))
+def test_the_default_takes_no_more_than_it_may_or_needs(demand):
+    plan = planned(demand)
+    needed = demand.blocks_for(demand.wanted_len) * demand.max_num_seqs
+    assert plan.num_blocks <= needed
+    assert plan.num_blocks * demand.block_bytes + demand.weight_bytes <= demand.available_bytes * demand.utilization
+
+
+@given(demands, st.integers(0, 4 * GIB))
+def test_more_memory_never_gives_less(demand, more):
+    plan = planned(demand)
+    richer = plan_memory(dataclasses.replace(demand, available_bytes=demand.available_bytes + more))
+    assert richer.num_blocks >= plan.num_blocks and richer.max_model_len >= plan.max_model_len
+
+
+SMALL = Demand(
+    weight_bytes=100 << 20,
+    kv_bytes_per_token=23_040,
+    available_bytes=8 * GIB,
+    available_reason="MemAvailable is 8.00 GiB",
+    utilization=0.9,
+    model_len=8192,
+    max_model_len=None,
+    max_num_seqs=4,
+    block_size=16,
+    num_blocks=None,
+    kv_cache_memory_bytes=None,
+)
+
+
+def test_the_report_has_the_arithmetic():
+    plan = plan_memory(SMALL)
+    text = "\n".join(plan.report)
+    assert plan.num_blocks == 4 * 512
+    assert all(word in text for word in ("0.10 GiB", "23,040", "2,048 blocks of 16", "32,768 tokens", "8,192", "4.0"))
+
+
+def test_a_context_that_does_not_fit_is_lowered_aloud():
+    plan = plan_memory(dataclasses.replace(SMALL, num_blocks=10))
+    assert plan.max_model_len == 160
+    assert any("lowered from 8,192 to 160" in line for line in plan.report)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"max_model_len": 9000}, ("9000", "8192 positions")),
+        ({"max_model_len": 4096, "num_blocks": 10}, ("4096 tokens", "256 KV blocks", "are 10", "160 or less")),
+        ({"kv_cache_memory_bytes": 1000}, ("a single KV block", "kv_cache_memory_bytes")),
+        ({"weight_bytes": 9 * GIB}, ("a single KV block", "90%", "7.20 GiB", "9.00 GiB")),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_arithmetic(change, words):
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_memory(dataclasses.replace(SMALL, **change))
+    assert all(word in str(caught.value) for word in words), caught.value
