@@ -67,6 +67,22 @@ struct SampleScratch {
 
 size_t sample_scratch_bytes(int vocab);
 
+// The scratch, divided. Float and token arrays have room for a whole chunk past `vocab`.
+inline constexpr int kSampleChunk = 64;  // tokens whose maximum and sum are kept
+inline constexpr int kSampleBuckets = 2048;
+struct SampleWorkspace {
+  float* adjusted;                    // [vocab] logits after bias, masks and penalties
+  float* logits;                      // [vocab] of candidates, in the order of their ids
+  float* weights;                     // [vocab] of candidates
+  int32_t* tokens;                    // [vocab] of candidates
+  int32_t* places;                    // [vocab] candidates in question; before that, counts of tokens seen
+  float *raw_maxima, *maxima, *sums;  // [chunks]
+  int32_t* bucket_counts;             // [kSampleBuckets]
+  double* bucket_weights;             // [kSampleBuckets]
+};
+
+SampleWorkspace divide_sample_scratch(const SampleScratch& scratch, int vocab);
+
 // One step's samples and targets in flat memory, as backends/cpu/sampling.py packs them. Jobs ascend by `row`.
 struct SampleJob {
   // The part that is the same for all draws of a SamplingParams.

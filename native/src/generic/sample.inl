@@ -1,0 +1,557 @@
+// Sampling for one instruction set. Included once in each ISA's kernels.cpp, inside its namespace.
+//
+// The definition is src/octavo/backends/reference/sampling.py. How it is met here without a sort:
+//
+//   row     |......chunk 0......|......chunk 1......| ...        chunks of 64 tokens
+//   maxima      one for each chunk: the arg-max, and a floor under the k-th best token (the k-th best maximum)
+//   sums        one for each chunk: weights exp((l - peak) / temperature); the inverse CDF walks chunks, then one chunk
+//
+// Only tokens above a floor become candidates; a radix select finds the exact last one that top_k or top_p keeps.
+//
+// Arithmetic: float32 without fused multiply-add, in a fixed order, so all instruction sets give the same bits.
+//   exp          relative error < 2^-23 (own polynomial; 0 below -87.3)
+//   one weight   relative error < 2^-23 * (1 + |l - peak| / temperature)
+//   sums         a tree of six additions in a chunk, then float64: relative error < 6 * 2^-24 more
+//   logprobs     absolute error < 1e-6 + 2^-24 * |logprob|
+namespace sampling {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+constexpr int kParts = kSampleChunk / kLanes;
+constexpr int kColumns = 16;  // partial sums of a chunk, whatever the width of a register
+constexpr int kColumnParts = kColumns / kLanes;
+constexpr float kLargest = 3.4028234663852886e38f;
+constexpr float kInfinity = __builtin_huge_valf();
+constexpr float kCoolest = -87.3f;  // exp of less counts as 0
+
+typedef float Lanes __attribute__((vector_size(4 * kLanes)));
+typedef float LanesAt __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+
+struct alignas(64) Chunk {
+  Lanes part[kParts];
+};
+
+// Chunk `p[0..count)`; lanes past the end hold `fill`.
+static void load_chunk(const float* p, int count, float fill, Chunk* chunk) {
+  if (count == kSampleChunk) {
+    for (int i = 0; i < kParts; ++i) chunk->part[i] = *reinterpret_cast<const LanesAt*>(p + i * kLanes);
+    return;
+  }
+  alignas(64) float lanes[kSampleChunk];
+  for (int i = 0; i < kSampleChunk; ++i) lanes[i] = i < count ? p[i] : fill;
+  __builtin_memcpy(chunk, lanes, sizeof lanes);
+}
+
+static int chunk_count(int vocab) { return (vocab + kSampleChunk - 1) / kSampleChunk; }
+
+static int chunk_length(int vocab, int chunk) {
+  const int left = vocab - chunk * kSampleChunk;
+  return left < kSampleChunk ? left : kSampleChunk;
+}
+
+static float highest_lane(const Lanes& lanes) {
+  float best = lanes[0];
+  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
+  return best;
+}
+
+// The chunk as 4 rows of 16 columns: rows in pairs, then a tree of columns: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
+static float chunk_sum(const Chunk& chunk) {
+  alignas(64) float sum[kColumns];
+  for (int i = 0; i < kColumnParts; ++i) {
+    const Lanes* row = chunk.part + i;
+    const Lanes rows = (row[0] + row[kColumnParts]) + (row[2 * kColumnParts] + row[3 * kColumnParts]);
+    __builtin_memcpy(sum + i * kLanes, &rows, sizeof rows);
+  }
+  for (int half = kColumns / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) sum[i] += sum[i + half];
+  return sum[0];
+}
+
+// maxima[c] = the highest logit of chunk c. False where a logit is not finite.
+static bool chunk_maxima(const float* logits, int vocab, float* maxima) {
+  const Ints exponent = Ints{} + 0x7f800000;
+  Ints broken = {};
+  for (int c = 0; c < chunk_count(vocab); ++c) {
+    const float* p = logits + c * kSampleChunk;
+    Chunk chunk;
+    load_chunk(p, chunk_length(vocab, c), p[0], &chunk);
+    Lanes best = chunk.part[0];
+    for (int i = 0; i < kParts; ++i) {
+      const Lanes x = chunk.part[i];
+      broken |= (__builtin_bit_cast(Ints, x) & exponent) == exponent;
+      best = x > best ? x : best;
+    }
+    maxima[c] = highest_lane(best);
+  }
+  int32_t any = 0;
+  for (int i = 0; i < kLanes; ++i) any |= broken[i];
+  return any == 0;
+}
+
+static float highest(const float* values, int count) {
+  float best = values[0];
+  for (int i = 1; i < count; ++i) best = values[i] > best ? values[i] : best;
+  return best;
+}
+
+// The lowest id whose logit is `peak`, which is the highest.
+static int first_at(const float* logits, int vocab, const float* maxima, float peak) {
+  int token = 0;
+  while (maxima[token] != peak) ++token;
+  token *= kSampleChunk;
+  while (token < vocab - 1 && logits[token] != peak) ++token;
+  return token;
+}
+
+// e^x for x <= 0. x = n * log 2 + r; e^r = 1 + r + r^2 * p(r), p fitted on |r| <= log(2) / 2; 2^n by its bits.
+static void exp_lanes(Lanes* value) {
+  const Lanes x = *value;
+  const Ints tiny = x < kCoolest;
+  const Lanes clamped = tiny ? Lanes{} + kCoolest : x;
+  const float round = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Lanes shifted = clamped * 1.44269504088896341f + round;
+  const Lanes n = shifted - round;
+  const Lanes r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  Lanes p = r * 0x1.6d43b4p-10f + 0x1.120be8p-7f;
+  p = p * r + 0x1.5554e8p-5f;
+  p = p * r + 0x1.5554dcp-3f;
+  p = p * r + 0.5f;
+  const Lanes mantissa = (p * (r * r) + r) + 1.0f;
+  const Ints power = (__builtin_bit_cast(Ints, shifted) << 23) + 0x3f800000;
+  const Lanes scaled = mantissa * __builtin_bit_cast(Lanes, power);
+  *value = tiny ? Lanes{} : scaled;
+}
+
+// Natural logarithm of a normal x > 0: log(2^e * m) with m around 1, by the series of atanh. Error < 2^-50 * (1 + |log
+// x|).
+static double log_of(double x) {
+  uint64_t bits;
+  __builtin_memcpy(&bits, &x, 8);
+  int exponent = static_cast<int>(bits >> 52) - 1023;
+  bits = (bits & 0xfffffffffffffull) | 0x3ff0000000000000ull;
+  double m;
+  __builtin_memcpy(&m, &bits, 8);
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    ++exponent;
+  }
+  const double s = (m - 1) / (m + 1), square = s * s;
+  double series = 0;
+  for (int k = 23; k > 0; k -= 2) series = series * square + 1.0 / k;
+  return exponent * 0.6931471805599453 + 2 * s * series;
+}
+
+// How logits become weights: w = exp((l - peak) * inverse), or 0 where that is below `least`.
+struct Scale {
+  float peak;
+  float inverse;  // of the temperature
+  float least;
+};
+
+// Turns a chunk of logits into weights and returns their sum.
+static float weigh_chunk(const Scale& scale, Chunk* chunk) {
+  for (int i = 0; i < kParts; ++i) {
+    Lanes& w = chunk->part[i];
+    w = (w - scale.peak) * scale.inverse;
+    exp_lanes(&w);
+    w = w >= scale.least ? w : Lanes{};
+  }
+  return chunk_sum(*chunk);
+}
+
+// sums[c] = the weight of chunk c; returns the weight of the row.
+static double weigh_row(const float* logits, int vocab, const Scale& scale, float* sums) {
+  double total = 0;
+  for (int c = 0; c < chunk_count(vocab); ++c) {
+    Chunk chunk;
+    load_chunk(logits + c * kSampleChunk, chunk_length(vocab, c), -kInfinity, &chunk);
+    sums[c] = weigh_chunk(scale, &chunk);
+    total += sums[c];
+  }
+  return total;
+}
+
+// The first index at which the running sum is above `goal`; where rounding leaves none, the last with any weight.
+static int crossing(const float* weights, int count, double goal, double sum) {
+  int last = 0;
+  for (int i = 0; i < count; ++i) {
+    if (weights[i] == 0) continue;
+    last = i;
+    sum += weights[i];
+    if (sum > goal) break;
+  }
+  return last;
+}
+
+// Inverse CDF over the whole row.
+static int draw_from_row(const float* logits, int vocab, const Scale& scale, double u, float* sums) {
+  const double goal = u * weigh_row(logits, vocab, scale, sums);
+  const int c = crossing(sums, chunk_count(vocab), goal, 0);
+  double before = 0;
+  for (int i = 0; i < c; ++i) before += sums[i];
+  Chunk chunk;
+  const int length = chunk_length(vocab, c);
+  load_chunk(logits + c * kSampleChunk, length, -kInfinity, &chunk);
+  weigh_chunk(scale, &chunk);
+  float weights[kSampleChunk];
+  __builtin_memcpy(weights, &chunk, sizeof weights);
+  return c * kSampleChunk + crossing(weights, length, goal, before);
+}
+
+// Tokens that may be kept, in the order of their ids.
+struct Candidates {
+  float* logits;
+  float* weights;
+  int32_t* tokens;
+  int count;
+};
+
+// All tokens with a finite logit of at least `floor`; their weights are left open.
+static void gather(const float* logits, int vocab, const float* maxima, float floor, Candidates* found) {
+  floor = floor > -kLargest ? floor : -kLargest;
+  int count = 0;
+  for (int c = 0; c < chunk_count(vocab); ++c) {
+    if (!(maxima[c] >= floor)) continue;
+    const int first = c * kSampleChunk, end = first + chunk_length(vocab, c);
+    for (int token = first; token < end; ++token) {
+      found->logits[count] = logits[token];
+      found->tokens[count] = token;
+      count += logits[token] >= floor;
+    }
+  }
+  found->count = count;
+}
+
+// Sets the candidates' weights and returns their sum.
+static double weigh_candidates(const Scale& scale, Candidates* c) {
+  double total = 0;
+  for (int first = 0; first < c->count; first += kSampleChunk) {
+    Chunk chunk;
+    load_chunk(c->logits + first, chunk_length(c->count, first / kSampleChunk), -kInfinity, &chunk);
+    total += weigh_chunk(scale, &chunk);
+    __builtin_memcpy(c->weights + first, &chunk, sizeof chunk);
+  }
+  return total;
+}
+
+// Unsigned integers in the order of the floats; both zeros are equal.
+static uint32_t order_of(float x) {
+  x += 0.0f;
+  int32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
+}
+
+static float float_at(uint32_t order) {
+  const uint32_t bits = order ^ (order & 0x80000000u ? 0x80000000u : 0xffffffffu);
+  float x;
+  __builtin_memcpy(&x, &bits, 4);
+  return x;
+}
+
+// The last token that is kept, in the order (higher logit, then lower id).
+struct Cut {
+  uint32_t order;
+  int32_t token;
+};
+
+static bool keeps(const Cut& cut, float logit, int32_t token) {
+  const uint32_t order = order_of(logit);
+  return order > cut.order || (order == cut.order && token <= cut.token);
+}
+
+// What the kept tokens reach: a number of them, or a weight, whichever comes first.
+struct Reach {
+  int64_t count;
+  double weight;
+
+  bool met(int64_t kept, double weighed) const { return kept >= count || weighed >= weight; }
+};
+
+// One digit of a radix select: the bucket in which `reach` is met, and what lies above it.
+struct Digit {
+  int shift, bits;
+
+  uint32_t of(float logit) const { return order_of(logit) >> shift & ((1u << bits) - 1); }
+};
+
+static uint32_t find_bucket(const Candidates& c, int count, Digit digit, const Reach& reach, SampleWorkspace& work,
+                            int64_t* kept, double* weighed) {
+  const int buckets = 1 << digit.bits;
+  __builtin_memset(work.bucket_counts, 0, buckets * sizeof(int32_t));
+  __builtin_memset(work.bucket_weights, 0, buckets * sizeof(double));
+  for (int i = 0; i < count; ++i) {
+    const uint32_t bucket = digit.of(c.logits[work.places[i]]);
+    ++work.bucket_counts[bucket];
+    work.bucket_weights[bucket] += c.weights[work.places[i]];
+  }
+  int found = 0;
+  int64_t kept_above = *kept;
+  double weighed_above = *weighed;
+  for (int bucket = buckets - 1; bucket >= 0; --bucket) {
+    if (work.bucket_counts[bucket] == 0) continue;
+    found = bucket;
+    *kept = kept_above;
+    *weighed = weighed_above;
+    kept_above += work.bucket_counts[bucket];
+    weighed_above += work.bucket_weights[bucket];
+    if (reach.met(kept_above, weighed_above)) break;
+  }
+  return static_cast<uint32_t>(found);
+}
+
+// The shortest run of candidates, best first, that meets `reach` (all of them where none does). count > 0.
+static Cut find_cut(const Candidates& c, const Reach& reach, SampleWorkspace& work) {
+  const Digit digits[] = {{21, 11}, {10, 11}, {0, 10}};
+  int count = c.count;
+  for (int i = 0; i < count; ++i) work.places[i] = i;
+  int64_t kept = 0;
+  double weighed = 0;
+  uint32_t order = 0;
+  for (const Digit& digit : digits) {
+    const uint32_t bucket = find_bucket(c, count, digit, reach, work, &kept, &weighed);
+    order |= bucket << digit.shift;
+    int left = 0;
+    for (int i = 0; i < count; ++i) {
+      const int32_t place = work.places[i];
+      work.places[left] = place;
+      left += digit.of(c.logits[place]) == bucket;
+    }
+    count = left;
+  }
+  int last = 0;  // those left are equal, lower ids first
+  for (int i = 0; i < count; ++i) {
+    last = i;
+    if (reach.met(++kept, weighed += c.weights[work.places[i]])) break;
+  }
+  return Cut{order, c.tokens[work.places[last]]};
+}
+
+static void keep(const Cut& cut, Candidates* c) {
+  int kept = 0;
+  for (int i = 0; i < c->count; ++i) {
+    const float logit = c->logits[i];
+    const int32_t token = c->tokens[i];
+    c->logits[kept] = logit;
+    c->weights[kept] = c->weights[i];
+    c->tokens[kept] = token;
+    kept += keeps(cut, logit, token);
+  }
+  c->count = kept;
+}
+
+// The `count` best tokens of a row, in the order of their ids; fewer where fewer are finite.
+static Candidates best_tokens(const float* logits, int vocab, const float* maxima, int count, SampleWorkspace& work) {
+  Candidates c{work.logits, work.weights, work.tokens, chunk_count(vocab)};
+  const Reach reach{count, __builtin_huge_val()};
+  float floor = -kInfinity;
+  if (count <= c.count) {
+    for (int i = 0; i < c.count; ++i) {
+      c.logits[i] = maxima[i];
+      c.tokens[i] = i;
+      c.weights[i] = 0;
+    }
+    floor = float_at(find_cut(c, reach, work).order);
+  }
+  gather(logits, vocab, maxima, floor, &c);
+  __builtin_memset(c.weights, 0, c.count * sizeof(float));
+  if (c.count > count) keep(find_cut(c, reach, work), &c);
+  return c;
+}
+
+// Philox4x32-10 (Salmon et al., SC 2011): the number in [0, 1) of (seed, choice, index), a multiple of 2^-24.
+static double uniform(uint64_t seed, uint32_t choice, uint32_t index) {
+  uint32_t counter[4] = {index, choice, 0, 0};
+  uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t left = uint64_t{0xD2511F53u} * counter[0];
+    const uint64_t right = uint64_t{0xCD9E8D57u} * counter[2];
+    counter[0] = static_cast<uint32_t>(right >> 32) ^ counter[1] ^ key[0];
+    counter[1] = static_cast<uint32_t>(right);
+    counter[2] = static_cast<uint32_t>(left >> 32) ^ counter[3] ^ key[1];
+    counter[3] = static_cast<uint32_t>(left);
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+  }
+  return (counter[0] >> 8) * 0x1p-24;
+}
+
+// A floor below which all tokens together weigh less than half of what top_p leaves out, so that it cuts above.
+static float nucleus_floor(const SampleSpec& spec, int vocab, float peak, double total) {
+  const double share = 0.5 * (1 - spec.top_p) * total / vocab;
+  const double floor = peak + spec.temperature * log_of(share);
+  return floor > -kLargest ? static_cast<float>(floor) : -kLargest;
+}
+
+static int draw_token(const float* logits, int vocab, const SampleSpec& spec, float peak, SampleWorkspace& work) {
+  const double coolest = 0x1p-100;
+  const double temperature = spec.temperature > coolest ? spec.temperature : coolest;
+  Scale scale{peak, static_cast<float>(1 / temperature), 0};
+  const float least = static_cast<float>(spec.min_p);
+  const double u = uniform(spec.seed, spec.choice, spec.index);
+  const bool counted = spec.top_k > 0 && spec.top_k < vocab;
+  if (!counted && spec.top_p >= 1) {
+    scale.least = least;
+    return draw_from_row(logits, vocab, scale, u, work.sums);
+  }
+  Candidates c{work.logits, work.weights, work.tokens, 0};
+  double total;
+  if (counted) {
+    c = best_tokens(logits, vocab, work.maxima, spec.top_k, work);
+    total = weigh_candidates(scale, &c);
+  } else {
+    total = weigh_row(logits, vocab, scale, work.sums);
+    gather(logits, vocab, work.maxima, nucleus_floor(spec, vocab, peak, total), &c);
+    weigh_candidates(scale, &c);
+  }
+  if (spec.top_p < 1) keep(find_cut(c, Reach{INT64_MAX, spec.top_p * total}, work), &c);
+  double kept = 0;
+  for (int i = 0; i < c.count; ++i) kept += c.weights[i] = c.weights[i] >= least ? c.weights[i] : 0;
+  return c.tokens[crossing(c.weights, c.count, u * kept, 0)];
+}
+
+static bool adjusts(const SampleSpec& spec) {
+  return spec.num_bias || spec.num_banned || spec.num_allowed >= 0 || spec.repetition_penalty != 1 ||
+         spec.presence_penalty != 0 || spec.frequency_penalty != 0;
+}
+
+static bool inside(const int32_t* ids, int count, int vocab) {
+  bool ok = true;
+  for (int i = 0; i < count; ++i) ok &= ids[i] >= 0 && ids[i] < vocab;
+  return ok;
+}
+
+static float clamp(float x) { return x > kLargest ? kLargest : x < -kLargest ? -kLargest : x; }
+
+constexpr int32_t kInPrompt = 1 << 30;
+
+static float penalised(float logit, int32_t seen, const SampleSpec& spec) {
+  if (logit == -kInfinity) return logit;
+  if (spec.repetition_penalty != 1)
+    logit = clamp(logit > 0 ? logit / spec.repetition_penalty : logit * spec.repetition_penalty);
+  const int32_t count = seen & ~kInPrompt;
+  if (count) logit = clamp((logit - spec.frequency_penalty * static_cast<float>(count)) - spec.presence_penalty);
+  return logit;
+}
+
+static void penalise(const SampleSpec& spec, int vocab, float* logits, int32_t* seen) {
+  __builtin_memset(seen, 0, vocab * sizeof(int32_t));
+  const int num_prompt = spec.repetition_penalty != 1 ? spec.num_prompt : 0;
+  for (int i = 0; i < spec.num_generated; ++i) ++seen[spec.generated[i]];
+  for (int i = 0; i < num_prompt; ++i) seen[spec.prompt[i]] |= kInPrompt;
+  for (int i = 0; i < spec.num_generated + num_prompt; ++i) {
+    const int32_t token = i < num_prompt ? spec.prompt[i] : spec.generated[i - num_prompt];
+    if (seen[token] == 0) continue;
+    logits[token] = penalised(logits[token], seen[token], spec);
+    seen[token] = 0;
+  }
+}
+
+// Bias, masks and penalties: `logits` -> work.adjusted and work.maxima.
+static SampleStatus adjust(const float* logits, int vocab, const SampleSpec& spec, SampleWorkspace& work) {
+  if (!inside(spec.bias_ids, spec.num_bias, vocab) || !inside(spec.allowed, spec.num_allowed, vocab) ||
+      !inside(spec.banned, spec.num_banned, vocab) || !inside(spec.prompt, spec.num_prompt, vocab) ||
+      !inside(spec.generated, spec.num_generated, vocab))
+    return SampleStatus::bad_token;
+  float* row = work.adjusted;
+  __builtin_memcpy(row, logits, vocab * sizeof(float));
+  for (int i = 0; i < spec.num_bias; ++i) row[spec.bias_ids[i]] += spec.bias_values[i];
+  if (spec.num_allowed >= 0) {
+    __builtin_memset(work.places, 0, vocab * sizeof(int32_t));
+    for (int i = 0; i < spec.num_allowed; ++i) work.places[spec.allowed[i]] = 1;
+    for (int i = 0; i < vocab; ++i) row[i] = work.places[i] ? row[i] : -kInfinity;
+  }
+  for (int i = 0; i < spec.num_banned; ++i) row[spec.banned[i]] = -kInfinity;
+  if (spec.repetition_penalty != 1 || spec.presence_penalty != 0 || spec.frequency_penalty != 0)
+    penalise(spec, vocab, row, work.places);
+  chunk_maxima(row, vocab, work.maxima);
+  return SampleStatus::ok;
+}
+
+// One more than the tokens with a higher logit.
+static int rank_of(const float* logits, int vocab, const float* maxima, float logit) {
+  Ints higher = {};
+  for (int c = 0; c < chunk_count(vocab); ++c) {
+    if (maxima[c] <= logit) continue;
+    Chunk chunk;
+    load_chunk(logits + c * kSampleChunk, chunk_length(vocab, c), -kInfinity, &chunk);
+    for (int i = 0; i < kParts; ++i) higher -= chunk.part[i] > logit;
+  }
+  int rank = 1;
+  for (int i = 0; i < kLanes; ++i) rank += higher[i];
+  return rank;
+}
+
+// Best first, lower ids first among equals; a handful, so by insertion.
+static void sort_best_first(const Candidates& c, Alternative* sorted) {
+  for (int i = 0; i < c.count; ++i) {
+    int at = i;
+    for (; at > 0 && sorted[at - 1].logprob < c.logits[i]; --at) sorted[at] = sorted[at - 1];
+    sorted[at] = Alternative{c.tokens[i], c.logits[i]};
+  }
+}
+
+// `token`'s place in the raw distribution. work.raw_maxima are those of `logits`.
+static void describe(const float* logits, int vocab, int token, int num_alternatives, SampleWorkspace& work,
+                     Scored* scored, Alternative* alternatives) {
+  const double peak = highest(work.raw_maxima, chunk_count(vocab));
+  const double log_total = log_of(weigh_row(logits, vocab, Scale{static_cast<float>(peak), 1, 0}, work.sums));
+  const auto logprob = [&](float logit) { return static_cast<float>((logit - peak) - log_total); };
+  scored->logprob = logprob(logits[token]);
+  scored->rank = rank_of(logits, vocab, work.raw_maxima, logits[token]);
+  if (num_alternatives <= 0) return;
+  const int count = num_alternatives < vocab ? num_alternatives : vocab;
+  sort_best_first(best_tokens(logits, vocab, work.raw_maxima, count, work), alternatives);
+  for (int i = 0; i < count; ++i) alternatives[i].logprob = logprob(alternatives[i].logprob);
+  for (int i = count; i < num_alternatives; ++i) alternatives[i] = Alternative{-1, 0};
+}
+
+static SampleStatus fail(SampleStatus status, Scored* scored) {
+  *scored = Scored{-1, 0, 0, status};
+  return status;
+}
+
+}  // namespace sampling
+
+// Draws one token. `alternatives` has room for spec.num_alternatives.
+static SampleStatus sample(const float* logits, int vocab, const SampleSpec& spec, SampleScratch& scratch,
+                           Scored* drawn, Alternative* alternatives) {
+  using namespace sampling;
+  SampleWorkspace work = divide_sample_scratch(scratch, vocab);
+  const float* row = logits;
+  if (!chunk_maxima(logits, vocab, work.raw_maxima)) return fail(SampleStatus::not_finite, drawn);
+  SampleWorkspace row_work = work;
+  if (adjusts(spec)) {
+    const SampleStatus status = adjust(logits, vocab, spec, work);
+    if (status != SampleStatus::ok) return fail(status, drawn);
+    row = work.adjusted;
+  } else {
+    row_work.maxima = work.raw_maxima;
+  }
+  const float peak = highest(row_work.maxima, chunk_count(vocab));
+  if (peak == -kInfinity) return fail(SampleStatus::nothing_allowed, drawn);
+  const int token = spec.temperature == 0 ? first_at(row, vocab, row_work.maxima, peak)
+                                          : draw_token(row, vocab, spec, peak, row_work);
+  *drawn = Scored{token, 0, 0, SampleStatus::ok};
+  if (spec.num_alternatives >= 0) describe(logits, vocab, token, spec.num_alternatives, work, drawn, alternatives);
+  return SampleStatus::ok;
+}
+
+// Scores spec.target. `alternatives` has room for spec.num_alternatives.
+static SampleStatus score(const float* logits, int vocab, const ScoreSpec& spec, SampleScratch& scratch, Scored* scored,
+                          Alternative* alternatives) {
+  using namespace sampling;
+  SampleWorkspace work = divide_sample_scratch(scratch, vocab);
+  if (spec.target < 0 || spec.target >= vocab) return fail(SampleStatus::bad_token, scored);
+  if (!chunk_maxima(logits, vocab, work.raw_maxima)) return fail(SampleStatus::not_finite, scored);
+  *scored = Scored{spec.target, 0, 0, SampleStatus::ok};
+  describe(logits, vocab, spec.target, spec.num_alternatives, work, scored, alternatives);
+  return SampleStatus::ok;
+}
