@@ -285,7 +285,7 @@ class LLM(OfflineEngine):
 
     def __init__(self, model: str | Path | None = None, **options: Any) -> None:
         config = _offline_config(model, options)
-        checkpoint = _open(config)
+        checkpoint = open_model(config)
         tokenizer, template = load_text(config, checkpoint)
         replica = build_replica(config, checkpoint, lambda what: log.info("%s", what))
         for line in replica.facts.report:
@@ -305,7 +305,8 @@ def _offline_config(model: str | Path | None, options: dict[str, Any]) -> Config
     return from_keywords(**given) if model is None else from_keywords(model=str(model), **given)
 
 
-def _open(config: Config) -> Checkpoint:
+def open_model(config: Config) -> Checkpoint:
+    """The configured model, opened. Raises LoadError."""
     from octavo.loaders import open_checkpoint
 
     return open_checkpoint(locate_model(config))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from octavo.core.events import Event
+from octavo.core.events import Event, Stepped
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend
 from octavo.core.request import Request
@@ -28,7 +28,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The command to end a request, or one choice of it."""
+    """The order to end a request."""
 
     request_id: RequestId
 
@@ -59,8 +59,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._backend = backend
         self._clock = clock
-        self._idle = False
-        """The last turn found nothing to compute."""
+        self._last_step = 0
 
     def run(self, port: Port) -> None:
         """Turns until the port says stop. An exception in a step fails that step's requests and the loop goes on."""
@@ -69,12 +68,13 @@ class EngineLoop:
 
     def turn(self, port: Port) -> bool:
         """Takes orders and runs one step, where there is one to run. False where the port says stop."""
-        orders = port.receive(idle=self._idle or not self._scheduler.has_work)
+        orders = port.receive(idle=not self._scheduler.has_work)
         if orders is None:
             return False
         if orders:
             port.publish(self._apply(orders))
-        self._idle = not self._scheduler.has_work or not self._step(port)
+        if self._scheduler.has_work:
+            port.publish(self._step())
         return True
 
     def _apply(self, orders: Sequence[Order]) -> list[Event]:
@@ -85,18 +85,27 @@ class EngineLoop:
                 events += self._scheduler.submit(order, time_s)
             else:
                 events += self._scheduler.cancel(order.request_id, time_s)
+        if not self._scheduler.has_work:
+            events.append(self._at_rest(time_s))
         return events
 
-    def _step(self, port: Port) -> bool:
-        """Plans, executes, commits and publishes one step. False where there was nothing to compute."""
+    def _at_rest(self, time_s: float) -> Stepped:
+        """The gauges where no step follows that would tell them."""
+        load = self._scheduler.load()
+        blocks = (load.blocks_blank, load.blocks_cached, load.blocks_leased)
+        return Stepped(time_s, self._last_step, load.num_running, load.num_waiting, 0, *blocks, {})
+
+    def _step(self) -> tuple[Event, ...]:
+        """Plans, executes and commits one step; returns what happened."""
         plan = self._scheduler.plan(self._clock())
-        result = self._execute(plan) if plan.work else StepResult(plan.step)
+        if not plan.work:
+            raise RuntimeError(f"step {plan.step}: the scheduler has work and plans none")
+        self._last_step = plan.step
+        result = self._execute(plan)
         time_s = self._clock()
         if isinstance(result, StepResult):
-            port.publish(self._scheduler.commit(plan, result, time_s))
-        else:
-            port.publish(self._scheduler.fail(plan, result, time_s))
-        return bool(plan.work)
+            return self._scheduler.commit(plan, result, time_s)
+        return self._scheduler.fail(plan, result, time_s)
 
     def _execute(self, plan: StepPlan) -> StepResult | str:
         """The backend's result; or, where it raised, what to tell those whom it hurts."""
