@@ -62,7 +62,10 @@ def draw(logits: Logits, sample: Sample) -> ScoredToken:
 
 
 def score(logits: Logits, token: int, num_alternatives: int) -> ScoredToken:
-    """`token`'s logprob and rank in the raw distribution, and the best `num_alternatives` tokens. Raises SampleError."""
+    """`token`'s logprob and rank in the raw distribution, and the best `num_alternatives` tokens.
+
+    Raises SampleError.
+    """
     check_finite(logits)
     logprobs = log_softmax(logits)
     rank = 1 + int(np.count_nonzero(logits > logits[token]))

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.models.checkpoint import Checkpoint
-from octavo.models.spec import ModelSpec
+from octavo.models.shapes import layer_shapes
 from octavo.models.tensors import TensorInfo
 
 Array = NDArray[np.float32]
@@ -49,7 +49,7 @@ def load_weights(checkpoint: Checkpoint, dequantize: Dequantize) -> Weights:
             raise ValueError(f"{checkpoint.name}: tensor {name} has shape {info.shape}, the model needs {shape}")
         return np.ascontiguousarray(dequantize(checkpoint.tensors.raw(name), info), np.float32)
 
-    shapes = _layer_shapes(spec)
+    shapes = layer_shapes(spec)
     layers = tuple(
         Layer(**{part: load(f"layers.{index}.{part}", shape) for part, shape in shapes.items()})
         for index in range(spec.num_layers)
@@ -57,19 +57,3 @@ def load_weights(checkpoint: Checkpoint, dequantize: Dequantize) -> Weights:
     embed = load("embed", (spec.vocab_size, spec.hidden_size))
     output = embed if spec.tied_output else load("output", (spec.vocab_size, spec.hidden_size))
     return Weights(embed, load("output_norm", (spec.hidden_size,)), output, layers)
-
-
-def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    query, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    return {
-        "attn_norm": (hidden,),
-        "q": (query, hidden),
-        "k": (keys, hidden),
-        "v": (keys, hidden),
-        "o": (hidden, query),
-        "ffn_norm": (hidden,),
-        "gate": (inner, hidden),
-        "up": (inner, hidden),
-        "down": (hidden, inner),
-    }

@@ -1,0 +1,246 @@
+"""Samples and targets of a plan as flat arrays for one native call, and its answers as WorkResults.
+
+The native side is native/include/octavo/sample.h; what is computed is written in backends/reference/sampling.py.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.plan import Sample, ScoredToken, StepPlan, Work, WorkResult
+from octavo.core.sampling import SamplingParams
+
+SCORED = np.dtype([("token", "<i4"), ("rank", "<i4"), ("logprob", "<f4"), ("status", "<i4")])
+ALTERNATIVE = np.dtype([("token", "<i4"), ("logprob", "<f4")])
+
+# SampleJob in two halves: what a SamplingParams decides, and what a draw adds.
+_PARAMS = struct.Struct("<3d3f4i")
+_DRAW = struct.Struct("<iQIIiiiiqii")
+JOB_BYTES = _PARAMS.size + _DRAW.size
+
+_DRAWN = -1
+_NO_LOGPROBS = -1
+_ALL_ALLOWED = -1
+_MAX_CACHED = 1024
+
+STATUS_MESSAGES = {
+    1: "the logits are not finite",
+    2: "no token may be drawn: all are banned or outside allowed_token_ids",
+    3: "a token id is outside the vocabulary",
+}
+"""SampleStatus -> what WorkResult.error says."""
+
+_NO_IDS = np.empty(0, np.int32)
+_NO_VALUES = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSamples:
+    """One step's jobs in the order of the plan: for each work its targets, then its samples."""
+
+    rows: NDArray[np.int32]
+    """Tokens of the step, by their place in it, whose logits are needed; ascending. A job's `row` is an index here."""
+    jobs: NDArray[np.uint8]
+    ids: NDArray[np.int32]
+    values: NDArray[np.float32]
+    scored: NDArray[Any]
+    """[jobs] of SCORED, written by the native call."""
+    alternatives: NDArray[Any]
+    """Of ALTERNATIVE, written by the native call."""
+    logprobs: tuple[int, ...]
+    """For each job how many alternatives it has; -1: not even a logprob."""
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """jobs, ids, values, scored, alternatives: as the native call takes them."""
+        return self.jobs, self.ids, self.values, self.scored.view(np.uint8), self.alternatives.view(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """What a SamplingParams decides. Holds the object itself, so that its identity stays its own."""
+
+    params: SamplingParams
+    packed: bytes
+    ids: NDArray[np.int32]
+    """Bias ids, then allowed ids."""
+    values: NDArray[np.float32]
+    logprobs: int
+
+
+class SamplePacker:
+    """Packs plans; remembers what does not change from step to step by the identity of params and prompts."""
+
+    def __init__(self) -> None:
+        self._fixed: dict[int, _Fixed] = {}
+        self._prompts: dict[int, tuple[tuple[int, ...], NDArray[np.int32]]] = {}
+
+    def pack(self, plan: StepPlan) -> PackedSamples:
+        step = _Step()
+        first_token = 0
+        for work in plan.work:
+            for offset, target in enumerate(work.targets):
+                step.add_target(first_token + offset, target, work.num_target_alternatives)
+            last_token = first_token + len(work.tokens) - 1
+            for sample in work.samples:
+                fixed = self._fixed.get(id(sample.params)) or self._remember(sample.params)
+                step.add_sample(last_token, sample, fixed, self._ids_of(sample, fixed))
+            first_token = last_token + 1
+        return step.packed()
+
+    def _remember(self, params: SamplingParams) -> _Fixed:
+        if len(self._fixed) >= _MAX_CACHED:
+            self._fixed.clear()
+        fixed = self._fixed[id(params)] = _fix(params)
+        return fixed
+
+    def _ids_of(self, sample: Sample, fixed: _Fixed) -> Sequence[NDArray[np.int32]]:
+        """The arrays behind `first_id`, in their order; empty ones may be left out."""
+        if not (sample.banned or sample.prompt or sample.generated):
+            return (fixed.ids,) if len(fixed.ids) else ()
+        arrays = (fixed.ids, _ids(sample.banned), self._prompt(sample.prompt), _ids(sample.generated))
+        return [array for array in arrays if len(array)]
+
+    def _prompt(self, prompt: tuple[int, ...]) -> NDArray[np.int32]:
+        known = self._prompts.get(id(prompt))
+        if known is None:
+            if len(self._prompts) >= _MAX_CACHED:
+                self._prompts.clear()
+            known = self._prompts[id(prompt)] = (prompt, _ids(prompt))
+        return known[1]
+
+
+class _Step:
+    """The arrays of one step while they grow."""
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._jobs: list[bytes] = []
+        self._ids: list[NDArray[np.int32]] = []
+        self._values: list[NDArray[np.float32]] = []
+        self._logprobs: list[int] = []
+        self._num_ids = self._num_values = self._num_alternatives = 0
+
+    def add_target(self, token: int, target: int, num_alternatives: int) -> None:
+        row = self._row(token)
+        self._jobs.append(_SCORE_PARAMS[num_alternatives])
+        self._jobs.append(_DRAW.pack(target, 0, 0, 0, row, 0, 0, 0, 0, 0, self._num_alternatives))
+        self._logprobs.append(num_alternatives)
+        self._num_alternatives += num_alternatives
+
+    def add_sample(self, token: int, sample: Sample, fixed: _Fixed, ids: Sequence[NDArray[np.int32]]) -> None:
+        counts = len(sample.banned), len(sample.prompt), len(sample.generated)
+        places = self._num_ids, self._num_values, self._num_alternatives
+        row = self._row(token)
+        self._jobs.append(fixed.packed)
+        self._jobs.append(_DRAW.pack(_DRAWN, sample.seed, sample.choice, sample.index, row, *counts, *places))
+        self._logprobs.append(fixed.logprobs)
+        if ids:
+            self._ids += ids
+            self._num_ids += sum(map(len, ids))
+            self._values.append(fixed.values)
+            self._num_values += len(fixed.values)
+        if fixed.logprobs > 0:
+            self._num_alternatives += fixed.logprobs
+
+    def _row(self, token: int) -> int:
+        if not self._rows or self._rows[-1] != token:
+            self._rows.append(token)
+        return len(self._rows) - 1
+
+    def packed(self) -> PackedSamples:
+        return PackedSamples(
+            np.array(self._rows, np.int32),
+            np.frombuffer(b"".join(self._jobs), np.uint8),
+            np.concatenate(self._ids) if self._ids else _NO_IDS,
+            np.concatenate(self._values) if self._values else _NO_VALUES,
+            np.empty(len(self._logprobs), SCORED),
+            np.empty(self._num_alternatives, ALTERNATIVE),
+            tuple(self._logprobs),
+        )
+
+
+class _ScoreParams(dict[int, bytes]):
+    """num_alternatives -> the first half of a job that scores a target."""
+
+    def __missing__(self, num_alternatives: int) -> bytes:
+        packed = self[num_alternatives] = _PARAMS.pack(0, 1, 0, 0, 0, 1, 0, num_alternatives, 0, _ALL_ALLOWED)
+        return packed
+
+
+_SCORE_PARAMS = _ScoreParams()
+
+
+def _fix(params: SamplingParams) -> _Fixed:
+    bias_ids = tuple(token for token, _ in params.logit_bias)
+    allowed = params.allowed_token_ids
+    logprobs = _NO_LOGPROBS if params.logprobs is None else params.logprobs
+    packed = _PARAMS.pack(
+        params.temperature,
+        params.top_p,
+        params.min_p,
+        params.presence_penalty,
+        params.frequency_penalty,
+        params.repetition_penalty,
+        min(params.top_k, 2**31 - 1),
+        logprobs,
+        len(bias_ids),
+        _ALL_ALLOWED if allowed is None else len(allowed),
+    )
+    values = np.array([bias for _, bias in params.logit_bias], np.float32)
+    return _Fixed(params, packed, _ids((*bias_ids, *(allowed or ()))), values, logprobs)
+
+
+def _ids(tokens: Iterable[int]) -> NDArray[np.int32]:
+    return np.array(tokens, np.int32)
+
+
+def unpack(plan: StepPlan, packed: PackedSamples) -> tuple[WorkResult, ...]:
+    """The results of `plan`'s works, once the native call has filled `packed`."""
+    tokens = _scored_tokens(packed)
+    statuses = packed.scored["status"]
+    failed = bool(statuses.any())
+    results: list[WorkResult] = []
+    first = 0
+    for work in plan.work:
+        middle = first + len(work.targets)
+        end = middle + len(work.samples)
+        error = _first_error(statuses[first:end]) if failed else None
+        results.append(
+            WorkResult(work.request_id, work.choice, tuple(tokens[middle:end]), tuple(tokens[first:middle]))
+            if error is None
+            else _failure(work, error)
+        )
+        first = end
+    return tuple(results)
+
+
+def _first_error(statuses: NDArray[np.int32]) -> str | None:
+    bad = np.flatnonzero(statuses)
+    return STATUS_MESSAGES[int(statuses[bad[0]])] if len(bad) else None
+
+
+def _failure(work: Work, error: str) -> WorkResult:
+    return WorkResult(work.request_id, work.choice, error=error)
+
+
+def _scored_tokens(packed: PackedSamples) -> list[ScoredToken]:
+    tokens = packed.scored["token"].tolist()
+    if not any(count >= 0 for count in packed.logprobs):
+        return [ScoredToken(token) for token in tokens]
+    alternatives = packed.alternatives.tolist()
+    scored: list[ScoredToken] = []
+    first = 0
+    for token, rank, logprob, count in zip(
+        tokens, packed.scored["rank"].tolist(), packed.scored["logprob"].tolist(), packed.logprobs, strict=True
+    ):
+        if count < 0:
+            scored.append(ScoredToken(token))
+            continue
+        others = tuple(pair for pair in alternatives[first : first + count] if pair[0] >= 0)
+        scored.append(ScoredToken(token, logprob, rank, others))
+        first += count
+    return scored
