@@ -12,7 +12,7 @@ from octavo.models.tensors import Format, TensorInfo
 FORMAT_NUMBERS: Mapping[Format, int] = {format_: number for number, format_ in FORMATS.items()}
 KINDS = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
 CODES = {kind: code for code, kind in enumerate(KINDS)}
-STRUCTS = dict(zip(KINDS, "B b H h I i f ? - - Q q d".split(), strict=True))
+STRUCTS = dict(zip(KINDS, "BbHhIif?--Qqd", strict=True))
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ def make_tiny(
     divisors: tuple[float, ...] | None = None,
     seed: int = 0,
 ) -> TinyModel:
-    """Random weights of a sensible size; norms are F32, and norm_eps is exact in float32. K-quants need `hidden_size` and `intermediate_size` of 256 n.
+    """Random weights of a sensible size; norms are F32, and norm_eps is exact in float32.
+
+    K-quants need `hidden_size` and `intermediate_size` of 256 n, the other quantised formats 32 n.
 
     `divisors` become the rope_freqs tensor of a GGUF; folders can only hold them where all are equal (linear scaling).
     """
@@ -104,7 +106,7 @@ def random_tensor(rng: np.random.Generator, shape: tuple[int, ...], format_: For
 
 
 def _random_k_blocks(rng: np.random.Generator, info: TensorInfo) -> bytes:
-    """Random bits, with scales that make elements of a sensible size: quantising to these formats is not needed here."""
+    """Random bits, with scales that make elements of a sensible size: no need to quantise anything."""
     blocks = rng.integers(0, 256, info.num_bytes, dtype=np.uint8).view(LAYOUTS[info.format])
     levels, mean_scale = {Format.Q4_K: (16, 32), Format.Q5_K: (32, 32), Format.Q6_K: (64, 64)}[info.format]
     blocks["d"] = np.float16(2 / (levels * mean_scale * np.sqrt(info.shape[-1])))
@@ -193,7 +195,7 @@ def hf_config(spec: ModelSpec, dtype: str = "F32") -> dict[str, Any]:
 
 
 def byte_alphabet() -> tuple[str, ...]:
-    """The 256 characters that stand for bytes in byte-level BPE (GPT-2): printable ones as they are, others from U+0100."""
+    """The 256 characters that stand for bytes in byte-level BPE (GPT-2): printable ones as they are."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))

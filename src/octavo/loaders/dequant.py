@@ -112,12 +112,11 @@ def _scaled_groups(blocks: Blocks, levels: Levels) -> Floats:
     """d * scale * level - dmin * minimum, with 6-bit scales and minima for each of the 8 groups."""
     scales, minima = _six_bit_pairs(blocks["scales"])
     scale, minimum = _column(blocks, "d") * scales, _column(blocks, "dmin") * minima
-    values: Floats = scale[:, :, None] * levels.astype(np.float32) - minimum[:, :, None]
-    return values.reshape(len(blocks), 256)
+    return (scale[:, :, None] * levels.astype(np.float32) - minimum[:, :, None]).reshape(len(blocks), 256)
 
 
-def _six_bit_pairs(packed: Levels) -> tuple[Floats, Floats]:
-    """[blocks, 12] -> scales and minima [blocks, 8].
+def _six_bit_pairs(packed: Levels) -> tuple[Levels, Levels]:
+    """[blocks, 12] -> scales and minima [blocks, 8], as float32.
 
     Bytes 0..3 and 4..7 hold scales and minima 0..3 in their low six bits; 4..7 have their low four bits in the nibbles
     of bytes 8..11, and their upper two in the top bits of bytes 0..7.
