@@ -73,7 +73,7 @@ def _byte_level(vocabulary: Vocabulary) -> Parts:
     if split is None:
         known = ", ".join(sorted(SPLITS))
         raise TokenizerError(f"pre-tokenizer {vocabulary.pre!r} (tokenizer.ggml.pre) is not supported; known: {known}")
-    merges = [tuple(merge.split(" ")) for merge in vocabulary.merges]
+    merges = _pairs(vocabulary.merges)
     model = _guarded(
         lambda: models.BPE(vocab=_ids(vocabulary.tokens), merges=merges, ignore_merges=split.ignore_merges), "merges"
     )
@@ -86,7 +86,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> Parts:
 
     ids = _ids(vocabulary.tokens)
     if vocabulary.merges:
-        merges = [tuple(merge.split(" ")) for merge in vocabulary.merges]
+        merges = _pairs(vocabulary.merges)
     elif len(vocabulary.scores) == len(vocabulary.tokens):
         merges = merges_by_score(ids, vocabulary.scores)
     else:
@@ -205,6 +205,10 @@ def _ids(tokens: tuple[str, ...]) -> dict[str, int]:
         for token_id in range(len(tokens) - 1, -1, -1):
             ids[tokens[token_id]] = token_id
     return ids
+
+
+def _pairs(merges: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
 
 
 def _token_at(vocabulary: Vocabulary, token_id: int) -> str:

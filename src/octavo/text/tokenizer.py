@@ -1,13 +1,16 @@
 """Tokenizer: text to ids and ids to bytes, with the ids of the model's own Hugging Face tokenizer."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from octavo.models.checkpoint import Vocabulary
+from octavo.text.controls import Control, Controls
 from octavo.text.detokenizer import detokenize
 from octavo.text.pieces import Pieces, byte_alphabet, byte_level_bytes
-from octavo.text.tables import Added, Parts, TokenizerError, build_parts
+from octavo.text.tables import Parts, TokenizerError, build_parts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
 
 __all__ = ["Tokenizer", "TokenizerError", "build_tokenizer"]
 
@@ -25,8 +28,12 @@ class Tokenizer:
         """The same, without control tokens."""
         self._parts = parts
         self._prefix, self._suffix = _affixes(vocabulary, parts)
-        self._controls = {token.text: token_id for token_id, token in parts.added.items() if token.control}
-        self._leaks = _leaks(parts, self._controls)
+        self.controls = Controls(
+            Control(token.text, token_id, token.lstrip, token.rstrip)
+            for token_id, token in parts.added.items()
+            if token.control
+        )
+        self._leaks = _leaks(parts)
         self.special_tokens = _special_tokens(vocabulary, self)
         """`bos_token`, `eos_token`, ... -> text: the variables of chat templates."""
 
@@ -45,40 +52,26 @@ class Tokenizer:
             ids = self._without_leaks(_encode(self._parts.plain, text))
         return [*self._prefix, *ids, *self._suffix] if add_special_tokens else ids
 
-    def encode_guarded(self, text: str, guard: str) -> list[int]:
-        """As `encode(parse_special=True)` without additions, for a text where `guard` was put into some control tokens.
+    def encode_guarded(self, text: str, mark: str) -> list[int]:
+        """As `encode(parse_special=True)` without additions, where `mark` keeps some control tokens from being one.
 
-        Those are text; the guard itself is not part of what is encoded.
+        Those are text; the mark itself is not part of what is encoded.
         """
         ids: list[int] = []
         library = self._parts.plain
-        for part in self._control_pattern.split(text):
-            control = self._controls.get(part) or self._controls.get(part.strip())
+        for part, control in self.controls.split(text):
             if control is not None:
                 ids.append(control)
-            elif plain := part.replace(guard, ""):
+            elif plain := part.replace(mark, ""):
                 ids += self._without_leaks(_encode(library, plain))
-            if part:
-                library = self._parts.continuing
+            library = self._parts.continuing
         return ids
-
-    @cached_property
-    def _control_pattern(self) -> re.Pattern[str]:
-        """Splits a text into what is and what is not a control token, the longest first."""
-        tokens = [token for token in self._parts.added.values() if token.control]
-        tokens.sort(key=lambda token: len(token.text), reverse=True)
-        return re.compile("(" + "|".join(map(_pattern, tokens)) + ")") if tokens else re.compile("(?!)")
 
     def _without_leaks(self, ids: list[int]) -> list[int]:
         """Plain text may not give a control token by way of merges either: such a one is spelled out."""
         if not self._leaks or self._leaks.keys().isdisjoint(ids):
             return ids
         return [spelled for token_id in ids for spelled in self._leaks.get(token_id, (token_id,))]
-
-    @property
-    def control_texts(self) -> Iterable[str]:
-        """How the control tokens are written."""
-        return self._controls.keys()
 
     # --- ids to text
 
@@ -135,9 +128,9 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     return Tokenizer(vocabulary, build_parts(vocabulary))
 
 
-def _encode(library: "object", text: str) -> list[int]:
+def _encode(library: "Library", text: str) -> list[int]:
     try:
-        return library.encode(text, add_special_tokens=False).ids  # pyright: ignore[reportAttributeAccessIssue]
+        return library.encode(text, add_special_tokens=False).ids
     except TypeError:
         check_text(text)
         raise
@@ -171,10 +164,13 @@ def _processed_affixes(parts: Parts) -> tuple[list[int], list[int]]:
     return full[:before], full[before + len(bare) :]
 
 
-def _leaks(parts: Parts, controls: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
+def _leaks(parts: Parts) -> dict[int, tuple[int, ...]]:
     """Control tokens that merges alone would make of their text -> the ids that spell them instead."""
-    leaking = [text for text, token_id in controls.items() if token_id in _encode(parts.plain, text)]
-    return {controls[text]: _spelling(parts, text) for text in leaking}
+    return {
+        token_id: _spelling(parts, token.text)
+        for token_id, token in parts.added.items()
+        if token.control and token_id in _encode(parts.plain, token.text)
+    }
 
 
 def _spelling(parts: Parts, text: str) -> tuple[int, ...]:
@@ -201,8 +197,3 @@ def _special_tokens(vocabulary: Vocabulary, tokenizer: Tokenizer) -> dict[str, s
     }
     by_id = {name: tokenizer.token_bytes(i).decode(errors="replace") for name, i in named.items() if i is not None}
     return by_id | dict(vocabulary.special_tokens)
-
-
-def _pattern(token: Added) -> str:
-    before, after = r"\s*" if token.lstrip else "", r"\s*" if token.rstrip else ""
-    return before + re.escape(token.text) + after
