@@ -51,6 +51,11 @@ class Command:
     log_level: int = logging.WARNING
     hidden: bool = False
 
+    def settings(self) -> dict[str, Setting]:
+        """The settings that are flags of this command."""
+        mine = (item for item in settings().values() if item.section in self.sections and item.option.flag)
+        return {item.name: item for item in mine if item.name not in self.without}
+
 
 def _argument(*names: str, **about: Any) -> Argument:
     return Argument(names, about)
@@ -76,24 +81,8 @@ _SAMPLING = (
     _argument("--min-tokens", type=int, help="do not end it before this many"),
     _argument("--stop", action="append", metavar="TEXT", help="end the answer before this text; may be repeated"),
     _argument("--ignore-eos", action="store_true", help="go on after the model's own end"),
-    _argument("--seed", dest="sampling_seed", type=int, help="the same seed gives the same answer"),
+    _argument("--seed", type=int, help="the same seed gives the same answer"),
 )
-SAMPLING_NAMES = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "max_tokens": "max_tokens",
-    "min_tokens": "min_tokens",
-    "stop": "stop",
-    "ignore_eos": "ignore_eos",
-    "sampling_seed": "seed",
-}
-"""Where argparse puts what -> the field of SamplingParams."""
-
 COMMANDS: dict[str, Command] = {
     "serve": Command(
         help="serve a model over HTTP",
@@ -161,7 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status. Nothing that a user did wrong gives a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
     except _expected() as error:
         return _complain(str(error), USAGE)
     except _failures() as error:
@@ -181,12 +172,14 @@ _EXPECTED = {
     "octavo.cli": "UsageError",
     "octavo.config.schema": "ConfigError",
     "octavo.core.sampling": "ParameterError",
+    "octavo.engine.memory": "MemoryPlanError",
     "octavo.loaders.errors": "LoadError",
     "octavo.models.fields": "ModelError",
     "octavo.text.chat": "TemplateError",
+    "octavo.tools.partner": "AnswerRefused",
 }
 """What a user can cause. Looked up when something was raised: a module that is not loaded raised nothing."""
-_FAILURES = {"octavo.engine.client": "EngineDead", "octavo.tools.talk": "AnswerFailed"}
+_FAILURES = {"octavo.engine.client": "EngineDead", "octavo.engine.outputs": "GenerationError"}
 
 
 def _expected() -> tuple[type[BaseException], ...]:
@@ -237,7 +230,7 @@ def overview() -> str:
 def _run(name: str, command: Command, words: list[str]) -> int:
     parser = build_parser(name, command)
     options = parse(parser, normalise(words))
-    resolved = resolve(_flags(options), file=getattr(options, "config_file", None))
+    resolved = resolve(_flags(command, options), file=getattr(options, "config_file", None))
     logging.basicConfig(level=command.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     module, function = command.run.split(":")
     return getattr(importlib.import_module(module), function)(resolved, options)
@@ -255,11 +248,10 @@ def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
     parser = _Parser(prog=f"octavo {name}", description=command.help, allow_abbrev=False)
     for argument in command.arguments:
         parser.add_argument(*argument.names, **argument.about)
-    for section in command.sections:
-        group = parser.add_argument_group(f"{section} settings")
-        for setting in settings().values():
-            if setting.section == section and setting.option.flag and setting.name not in command.without:
-                group.add_argument(setting.flag, *setting.option.aliases, dest=setting.name, **_about(setting))
+    groups = {section: parser.add_argument_group(f"{section} settings") for section in command.sections}
+    for setting in command.settings().values():
+        flags = (setting.flag, *setting.option.aliases)
+        groups[setting.section].add_argument(*flags, dest=setting.name, **_about(setting))
     if command.sections:
         parser.add_argument("--config", dest="config_file", metavar="FILE", help="YAML file with settings")
     return parser
@@ -310,9 +302,9 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
     return options
 
 
-def _flags(options: argparse.Namespace) -> dict[str, Any]:
+def _flags(command: Command, options: argparse.Namespace) -> dict[str, Any]:
     """The settings among the parsed words, by name."""
-    given = {name: _one(value) for name, value in vars(options).items() if name in settings()}
+    given = {name: _one(value) for name, value in vars(options).items() if name in command.settings()}
     positional = getattr(options, "positional_model", None)
     if positional is None:
         return given

@@ -1,0 +1,212 @@
+"""`octavo doctor`: are this machine, this installation and this model in order? A check is a function with a finding.
+
+A check that raises is a finding too: a doctor outlives what it looks at.
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import platform
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from octavo.config import Config
+from octavo.config.machine import available_memory_bytes, gib, usable_cpus
+from octavo.config.sources import Resolved
+from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model
+
+OLDEST_PYTHON = (3, 11)
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """It works, but not as one may expect."""
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: one line, and lines below it where there is more to say."""
+
+    state: State
+    text: str
+    details: tuple[str, ...] = ()
+
+
+Check = Callable[[Config], Finding]
+
+
+def main(resolved: Resolved, options: argparse.Namespace) -> int:
+    """Exit status 1 where something is broken."""
+    findings = examine(resolved.config, CHECKS)
+    sys.stdout.write((as_json(findings) if options.json else as_text(findings)) + "\n")
+    return int(any(finding.state is State.BROKEN for finding in findings.values()))
+
+
+def examine(config: Config, checks: Mapping[str, Check]) -> dict[str, Finding]:
+    return {name: _examined(check, config) for name, check in checks.items()}
+
+
+def _examined(check: Check, config: Config) -> Finding:
+    try:
+        return check(config)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong is what we are here to say
+        return Finding(State.BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def as_text(findings: Mapping[str, Finding]) -> str:
+    lines: list[str] = []
+    for name, finding in findings.items():
+        lines.append(f"{finding.state:8} {name:12} {finding.text}")
+        lines += [f"{'':21} {detail}" for detail in finding.details]
+    return "\n".join(lines)
+
+
+def as_json(findings: Mapping[str, Finding]) -> str:
+    rows = [{"check": name, **msgspec.to_builtins(finding)} for name, finding in findings.items()]
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+
+
+def check_python(_: Config) -> Finding:
+    """Is this interpreter new enough?"""
+    text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding(State.BROKEN, f"{text}; at least {'.'.join(map(str, OLDEST_PYTHON))} is needed")
+    return Finding(State.OK, text, (sys.executable,))
+
+
+def check_packages(_: Config) -> Finding:
+    """Is everything here that the installation asks for?"""
+    names = required_packages(importlib.metadata.requires("octavo") or ())
+    versions = {name: _version(name) for name in names}
+    missing = [name for name, version in versions.items() if version is None]
+    details = (", ".join(f"{name} {version}" for name, version in versions.items() if version),)
+    octavo = f"octavo {importlib.metadata.version('octavo')}"
+    if missing:
+        return Finding(State.BROKEN, f"{octavo}; not installed: {', '.join(missing)}", details)
+    return Finding(State.OK, f"{octavo} and the {len(names)} packages that it needs", details)
+
+
+def required_packages(requirements: Iterable[str]) -> tuple[str, ...]:
+    """Names of those requirements that are no part of an extra."""
+    plain = (line for line in requirements if "extra ==" not in line and "sys_platform" not in line)
+    return tuple(re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in plain)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_threads(config: Config) -> Finding:
+    """How many threads will compute, and why?"""
+    cpus, reason = usable_cpus()
+    wanted = config.engine.num_threads
+    if wanted is None:
+        return Finding(State.OK, f"{cpus}: {reason}")
+    if wanted > cpus:
+        return Finding(State.WARNING, f"{wanted} as asked for, more than there are CPUs: {reason}")
+    return Finding(State.OK, f"{wanted} as asked for; {reason}")
+
+
+def check_memory(config: Config) -> Finding:
+    """How much memory is there for weights and KV?"""
+    available, reason = available_memory_bytes()
+    share = config.cache.gpu_memory_utilization
+    text = f"{gib(available)} available, {share:.0%} of it may be used: {gib(int(available * share))}"
+    return Finding(State.OK, text, (reason,))
+
+
+def check_port(config: Config) -> Finding:
+    """Could a server listen where it is told to?"""
+    host, port = config.server.host, config.server.port
+    try:
+        _listen(host, port)
+    except OSError as error:
+        hint = "; `octavo serve --port N` takes another one" if error.errno and port else ""
+        return Finding(State.BROKEN, f"cannot listen on {host}:{port}: {error.strerror or error}{hint}")
+    return Finding(State.OK, f"{host}:{port} is free" if port else f"{host}, on a port that the system chooses")
+
+
+def _listen(host: str, port: int) -> None:
+    """Raises OSError where nothing can listen there."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
+        listener.bind(address)
+        listener.listen(1)
+
+
+def check_kernels(config: Config) -> Finding:
+    """Which kernels can this machine run, and which of them will it?"""
+    from octavo.backends.cpu.isa import candidates
+
+    found = candidates()
+    details = tuple(f"{one.name:8} {'yes' if one.accepted else 'no':4} {one.reason}" for one in found)
+    usable = [one.name for one in found if one.accepted]
+    forced = config.engine.isa
+    if not usable or (forced is not None and forced not in usable):
+        return Finding(State.BROKEN, f"{forced or 'any'} cannot run here", details)
+    if config.engine.backend != "cpu":
+        return Finding(State.OK, f"not used by the {config.engine.backend} backend", details)
+    return Finding(State.OK, f"{forced} as asked for" if forced else f"{usable[0]}, the best that runs here", details)
+
+
+def check_model(config: Config) -> Finding:
+    """Does the model open, is it the file that it should be, and can it generate? Downloads no catalogue model."""
+    from octavo.loaders import hub
+    from octavo.tools.partner import fetch
+
+    entry = _catalogue_entry(config.model.model)
+    if entry is not None and not hub.is_cached(entry):
+        return Finding(State.WARNING, f"{entry.name} is not here yet; `octavo pull {entry.name}` or `serve` fetches it")
+    path = fetch(config.model.model)
+    digest = None if entry is None else _digest(path)
+    if entry is not None and digest != entry.sha256:
+        return Finding(State.BROKEN, f"{path} has sha256 {digest}, not {entry.sha256}; delete it, and pull it again")
+    checked = "its sha256 is right" if entry else "no catalogue knows its sha256"
+    return _one_token(config, (str(path), checked))
+
+
+def _catalogue_entry(name: str | None) -> CatalogModel | None:
+    if name is None:
+        return DEFAULT_MODEL
+    return None if Path(name).expanduser().exists() else find_model(name)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _one_token(config: Config, details: tuple[str, ...]) -> Finding:
+    """Loads the model as a server would, and lets it say one thing."""
+    from octavo.core.sampling import SamplingParams
+    from octavo.tools.partner import open_partner
+    from octavo.tools.terminal import ignore
+
+    with open_partner(config) as (partner, facts):
+        output = partner.complete("The capital of France is", SamplingParams(temperature=0, max_tokens=1), ignore)
+    text = f"{facts.model} ({facts.weight_format}) loads and generates: {output.outputs[0].text!r}"
+    return Finding(State.OK, text, (*details, *facts.report))
+
+
+CHECKS: Mapping[str, Check] = {
+    "python": check_python,
+    "packages": check_packages,
+    "kernels": check_kernels,
+    "threads": check_threads,
+    "memory": check_memory,
+    "port": check_port,
+    "model": check_model,
+}

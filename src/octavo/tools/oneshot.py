@@ -1,0 +1,76 @@
+"""`octavo run`: one prompt, one answer, streamed to the terminal."""
+
+import argparse
+import os
+import stat
+import sys
+from typing import TextIO
+
+import msgspec
+
+from octavo.config.sources import Resolved
+from octavo.engine.client import EngineFacts
+from octavo.engine.outputs import RequestOutput
+from octavo.tools.partner import AnswerRefused, Message, open_partner, sampling_params
+from octavo.tools.terminal import ignore, write
+
+INTERRUPTED = 130
+
+
+def main(resolved: Resolved, options: argparse.Namespace) -> int:
+    """The answer goes to standard output; what a person should know besides, to standard error."""
+    prompt = full_prompt(options.prompt, sys.stdin)
+    if not prompt.strip():
+        raise AnswerRefused('there is no prompt: octavo run "PROMPT", or pipe one in')
+    params = sampling_params(options, temperature=0.0)
+    show = ignore if options.json else write
+    with open_partner(resolved.config) as (partner, facts):
+        if options.raw:
+            output = partner.complete(prompt, params, show)
+        else:
+            output = partner.answer(conversation(prompt, options.system), params, show)
+    _finish(output, facts, as_json=options.json)
+    return INTERRUPTED if output.outputs[0].finish_reason == "abort" else 0
+
+
+def full_prompt(words: list[str], stdin: TextIO) -> str:
+    """The words of the command line, then what was piped in."""
+    parts = [" ".join(words), stdin.read() if piped(stdin) else ""]
+    return "\n\n".join(part for part in parts if part)
+
+
+def piped(stdin: TextIO) -> bool:
+    """Is there a pipe or a file to read? A terminal, /dev/null and a closed input are none."""
+    try:
+        mode = os.fstat(stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def conversation(prompt: str, system: str | None) -> list[Message]:
+    first: list[Message] = [{"role": "system", "content": system}] if system else []
+    return [*first, {"role": "user", "content": prompt}]
+
+
+def _finish(output: RequestOutput, facts: EngineFacts, *, as_json: bool) -> None:
+    choice = output.outputs[0]
+    if as_json:
+        write(summary(output, facts) + "\n")
+        return
+    if not choice.text.endswith("\n"):
+        write("\n")
+    if choice.finish_reason == "length":
+        print(f"octavo: cut off after {len(choice.token_ids)} tokens; --max-tokens N allows more", file=sys.stderr)
+
+
+def summary(output: RequestOutput, facts: EngineFacts) -> str:
+    """The answer as JSON, with the names of OpenAI's `usage`."""
+    choice = output.outputs[0]
+    usage = {
+        "prompt_tokens": len(output.prompt_token_ids),
+        "completion_tokens": len(choice.token_ids),
+        "cached_tokens": output.num_cached_tokens,
+    }
+    answer = {"model": facts.model, "text": choice.text, "finish_reason": choice.finish_reason, "usage": usage}
+    return msgspec.json.encode(answer).decode()

@@ -1,0 +1,82 @@
+"""The doctor: each check on machines that are in order and on those that are not."""
+
+import argparse
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from octavo.config import Config, EngineConfig, ServerConfig
+from octavo.config.machine import usable_cpus
+from octavo.config.sources import resolve
+from octavo.tools import doctor
+from octavo.tools.doctor import Finding, State
+
+FINDINGS = {"a": Finding(State.OK, "fine", ("because",)), "b": Finding(State.BROKEN, "bad")}
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_port_in_use_is_broken_and_says_what_to_do(taken_port: int) -> None:
+    finding = doctor.check_port(Config(server=ServerConfig(port=taken_port)))
+    assert finding.state is State.BROKEN
+    assert f"127.0.0.1:{taken_port}" in finding.text and "--port" in finding.text
+
+
+def test_a_host_that_is_not_ours_is_broken() -> None:
+    finding = doctor.check_port(Config(server=ServerConfig(host="203.0.113.1", port=0)))
+    assert finding.state is State.BROKEN and "203.0.113.1" in finding.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_free_port_is_ok(host: str) -> None:
+    assert doctor.check_port(Config(server=ServerConfig(host=host, port=0))).state is State.OK
+
+
+def test_more_threads_than_cpus_is_a_warning() -> None:
+    cpus, reason = usable_cpus()
+    assert doctor.check_threads(Config()).text == f"{cpus}: {reason}"
+    assert doctor.check_threads(Config(engine=EngineConfig(num_threads=cpus))).state is State.OK
+    assert doctor.check_threads(Config(engine=EngineConfig(num_threads=cpus + 1))).state is State.WARNING
+
+
+def test_this_installation_is_in_order() -> None:
+    assert doctor.check_python(Config()).state is State.OK
+    assert doctor.check_packages(Config()).state is State.OK
+    assert doctor.check_memory(Config()).state is State.OK
+
+
+def test_requirements_of_extras_are_not_required() -> None:
+    lines = ["numpy>=1.26", "uvloop>=0.21; sys_platform != 'win32'", "pytest>=8; extra == 'test'", "rich"]
+    assert doctor.required_packages(lines) == ("numpy", "rich")
+
+
+def test_a_check_that_raises_is_a_finding() -> None:
+    def explode(_: Config) -> Finding:
+        raise OSError("the disk\nis on fire")
+
+    found = doctor.examine(Config(), {"disk": explode, "python": doctor.check_python})
+    assert found["disk"] == Finding(State.BROKEN, "OSError: the disk is on fire")
+    assert found["python"].state is State.OK
+
+
+def test_what_is_printed() -> None:
+    assert doctor.as_text(FINDINGS).splitlines()[0].split() == ["ok", "a", "fine"]
+    assert json.loads(doctor.as_json(FINDINGS)) == [
+        {"check": "a", "state": "ok", "text": "fine", "details": ["because"]},
+        {"check": "b", "state": "broken", "text": "bad", "details": []},
+    ]
+
+
+@pytest.mark.parametrize(("state", "status"), [(State.OK, 0), (State.WARNING, 0), (State.BROKEN, 1)])
+def test_the_status_says_whether_something_is_broken(
+    state: State, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", {"one": lambda _: Finding(state, "text")})
+    assert doctor.main(resolve(environment={}), argparse.Namespace(json=False)) == status
+    assert capsys.readouterr().out.split() == [state, "one", "text"]
