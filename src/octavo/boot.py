@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.config.schema import Config, ConfigError, Fault, parse_fault, section_settings, settings
+from octavo.config.schema import Config, ConfigError, Fault, parse_fault, settings
 from octavo.engine.llm import OfflineEngine
 
 if TYPE_CHECKING:

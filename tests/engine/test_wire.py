@@ -1,5 +1,7 @@
 """Wire: every message arrives as it was sent, however it is cut, and nothing else is taken for one."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ def test_messages_survive_any_cut(messages, cuts):
     data = b"".join(map(wire.frame, messages))
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     deframer = wire.Deframer()
-    got = [body for start, end in zip(edges, edges[1:], strict=False) for body in deframer.feed(data[start:end])]
+    got = [body for start, end in pairwise(edges) for body in deframer.feed(data[start:end])]
     assert [wire.read_news(body) for body in got] == messages
 
 

@@ -1,4 +1,4 @@
-"""Time for the engine: seconds on one clock that both processes share, so that an event's time can be compared anywhere."""
+"""Time for the engine: seconds on one clock that both processes share, so that times can be compared anywhere."""
 
 import time
 from collections.abc import Callable

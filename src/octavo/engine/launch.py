@@ -26,7 +26,10 @@ class ProcessClient(RemoteClient):
     """An engine in a child process, started by the constructor: it loads while the parent does other things."""
 
     def __init__(self, command: Callable[[int], Sequence[str]], setup: bytes) -> None:
-        """`command(fd)` is the child's command line; it finds its end of the socket at `fd` and `setup` in the first message."""
+        """`command(fd)` is the child's command line.
+
+        The child finds its end of the socket at `fd`, and `setup` in the first message.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = _start(command(theirs.fileno()), theirs.fileno())

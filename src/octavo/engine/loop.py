@@ -1,4 +1,4 @@
-"""The engine's only loop: receive, submit and cancel, plan, execute, commit, publish. The same for every place it runs in."""
+"""The engine's only loop: receive, submit and cancel, plan, execute, commit, publish. The same wherever it runs."""
 
 import logging
 from collections.abc import Sequence

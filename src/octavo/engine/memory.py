@@ -1,4 +1,4 @@
-"""The memory plan: how many KV blocks there are and how long a context may be. A pure function, with its arithmetic in words."""
+"""The memory plan: how many KV blocks there are, how long a context may be. A pure function, its arithmetic in words."""
 
 from dataclasses import dataclass
 
@@ -86,21 +86,29 @@ def _num_blocks(demand: Demand) -> tuple[int, str]:
 
 
 def _too_small(demand: Demand, num_blocks: int) -> str:
-    wanted = demand.blocks_for(demand.wanted_len if demand.max_model_len is not None else 1)
-    share = (
-        f"; {demand.utilization:.0%} of the available memory ({demand.available_reason}) is "
-        f"{gib(int(demand.available_bytes * demand.utilization))}, the weights take {gib(demand.weight_bytes)}"
-        if demand.num_blocks is None and demand.kv_cache_memory_bytes is None
-        else ""
-    )
+    if num_blocks < 1:
+        return (
+            f"there is no room for a single KV block of {gib(demand.block_bytes)}{_share(demand)}. "
+            f"Raise kv_cache_memory_bytes or gpu_memory_utilization, or free memory"
+        )
+    wanted = demand.blocks_for(demand.wanted_len)
     return (
         f"a context of {demand.wanted_len} tokens needs {wanted} KV blocks of {demand.block_size} tokens "
-        f"({gib(wanted * demand.block_bytes)}), but there are {num_blocks} ({gib(num_blocks * demand.block_bytes)}){share}. "
-        f"Lower max_model_len to {num_blocks * demand.block_size} or less, or raise num_blocks, "
-        f"kv_cache_memory_bytes or gpu_memory_utilization"
-        if num_blocks > 0
-        else f"there is no room for a single KV block of {gib(demand.block_bytes)}{share}. Raise kv_cache_memory_bytes "
-        f"or gpu_memory_utilization, or free memory"
+        f"({gib(wanted * demand.block_bytes)}), but there are {num_blocks} "
+        f"({gib(num_blocks * demand.block_bytes)}){_share(demand)}. "
+        f"Lower max_model_len to {num_blocks * demand.block_size} or less, "
+        f"or raise num_blocks, kv_cache_memory_bytes or gpu_memory_utilization"
+    )
+
+
+def _share(demand: Demand) -> str:
+    """How the memory share came about, where it decided."""
+    if demand.num_blocks is not None or demand.kv_cache_memory_bytes is not None:
+        return ""
+    share = gib(int(demand.available_bytes * demand.utilization))
+    return (
+        f"; {demand.utilization:.0%} of the available memory ({demand.available_reason}) is {share}, "
+        f"the weights take {gib(demand.weight_bytes)}"
     )
 
 

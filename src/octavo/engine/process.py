@@ -13,7 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from octavo.core.events import Event
 from octavo.engine.channel import Channel
 from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
-from octavo.engine.wire import Beat, Cancel, EventWriter, Failed, Progress, Ready, Setup, Submit, WireError, read_command
+from octavo.engine.wire import (
+    Beat,
+    Cancel,
+    EventWriter,
+    Failed,
+    Progress,
+    Ready,
+    Setup,
+    Submit,
+    WireError,
+    read_command,
+)
 
 log = logging.getLogger(__name__)
 

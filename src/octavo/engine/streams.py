@@ -10,7 +10,7 @@ from octavo.engine.client import EngineDead
 
 
 class Mailbox:
-    """What has come for one request and was not taken yet. Held by the receiving side; knows when the request is over."""
+    """What has come for one request and was not taken yet. Held by the receiving side."""
 
     __slots__ = ("_choices_left", "_error", "_steps", "_waiter")
 

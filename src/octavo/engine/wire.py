@@ -145,8 +145,8 @@ class Deframer:
 
 # -- events ----------------------------------------------------------------------------------------------------------
 #
-# An item is a tuple that begins with its kind. TOKENS is followed by any number of (ticket, choice, token); the others by
-# the event's fields in order, without its time, with the ticket for the request id, and with scored tokens as tuples.
+# An item is a tuple that begins with its kind. TOKENS is followed by any number of (ticket, choice, token); the others
+# by the event's fields in order, without its time, with the ticket for the request id, and scored tokens as tuples.
 
 _TOKENS = 0
 _KINDS: dict[type, int] = {

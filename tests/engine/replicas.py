@@ -1,0 +1,84 @@
+"""Engines over the ledger backend, built in this process or, by `command`, in a child."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from octavo.backends.ledger import LedgerBackend
+from octavo.config.schema import parse_fault
+from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams
+from octavo.core.scheduler import Scheduler
+from octavo.core.types import Limits
+from octavo.engine.client import EngineFacts
+from octavo.engine.faults import with_fault
+from octavo.engine.loop import Replica
+from octavo.engine.process import run_child
+
+ROOT = Path(__file__).parents[2]
+LIMITS = Limits(num_blocks=512, block_size=4, vocab_size=1000, max_model_len=128, max_num_seqs=16)
+
+
+class Plan(msgspec.Struct):
+    """What a test's engine is to be; travels as its setup."""
+
+    num_blocks: int = LIMITS.num_blocks
+    max_num_seqs: int = LIMITS.max_num_seqs
+    max_num_batched_tokens: int = LIMITS.max_num_batched_tokens
+    fault: str | None = None
+    broken: str | None = None
+    """Loading fails with this message."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+def build(payload: bytes, report: Callable[[str], None]) -> Replica:
+    plan = msgspec.json.decode(payload, type=Plan)
+    report("building")
+    if plan.broken:
+        raise ValueError(plan.broken)
+    limits = Limits(
+        **asdict(LIMITS)
+        | {
+            "num_blocks": plan.num_blocks,
+            "max_num_seqs": plan.max_num_seqs,
+            "max_num_batched_tokens": plan.max_num_batched_tokens,
+        }
+    )
+    backend = LedgerBackend(
+        num_blocks=limits.num_blocks,
+        block_size=limits.block_size,
+        vocab_size=limits.vocab_size,
+        max_model_len=limits.max_model_len,
+    )
+    facts = EngineFacts(
+        model="ledger",
+        fingerprint="ledger",
+        capacity=backend.capacity(),
+        isa="none",
+        num_threads=1,
+        weight_format="none",
+        kv_cache_dtype="none",
+    )
+    return Replica(Scheduler(limits), with_fault(backend, plan.fault and parse_fault(plan.fault)), facts)
+
+
+def command(fd: int) -> list[str]:
+    """The command line of a child that builds as `build` does."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.engine import replicas; replicas.child()"
+    return [sys.executable, "-c", code, "engine", str(fd)]
+
+
+def child() -> None:
+    sys.exit(run_child(int(sys.argv[2]), build))
+
+
+def request(name: str, length: int = 8, **params: object) -> Request:
+    """A request with a prompt of its own."""
+    seed = sum(name.encode())
+    prompt = tuple((seed * 31 + position * 7) % LIMITS.vocab_size for position in range(length))
+    return Request(request_id=name, prompt=prompt, params=SamplingParams(**{"max_tokens": 6, **params}))

@@ -1,0 +1,321 @@
+"""The clients: the same promises whether the engine is a thread or a child process; and what only processes can do."""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from octavo.core.events import Event, Finished, Generated, Refused, Stepped
+from octavo.core.types import FinishReason
+from octavo.engine.client import EngineDead, EngineState
+from octavo.engine.launch import InProcessClient, ProcessClient
+from octavo.engine.remote import RemoteClient
+from tests.engine.replicas import ROOT, Plan, build, command, request
+
+Client = RemoteClient
+LIMIT_S = 60
+
+
+def in_thread(plan: Plan) -> Client:
+    return InProcessClient(build, plan.encode())
+
+
+def in_child(plan: Plan) -> Client:
+    return ProcessClient(command, plan.encode())
+
+
+both = pytest.mark.parametrize("start", [in_thread, in_child])
+
+
+def with_engine(
+    start: Callable[[Plan], Client], test: Callable[[Any], Coroutine[Any, Any, None]], plan: Plan | None = None
+) -> None:
+    """Runs `test` with a ready client, within a time that only a hang exceeds."""
+
+    async def run() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            client = start(plan or Plan())
+            try:
+                await client.wait_ready()
+                await test(client)
+            finally:
+                await client.close()
+
+    asyncio.run(run())
+
+
+async def collect(stream: AsyncIterator[tuple[Event, ...]]) -> list[Event]:
+    return [event async for events in stream for event in events]
+
+
+def tokens(events: list[Event]) -> list[int]:
+    return [token.token for event in events if isinstance(event, Generated) for token in event.tokens]
+
+
+def reasons(events: list[Event]) -> list[FinishReason]:
+    return [event.reason for event in events if isinstance(event, Finished)]
+
+
+async def rest(client: Client) -> None:
+    """Returns once the engine holds nothing: a request of ours comes and goes, and leaves the gauges at zero."""
+    gauges: list[Stepped] = []
+    client.listen(lambda event: gauges.append(event) if isinstance(event, Stepped) else None)
+    for number in range(100):
+        await collect(client.submit(request(f"probe {number}", max_tokens=1)))
+        if gauges[-1].num_running == gauges[-1].num_waiting == gauges[-1].blocks_leased == 0:
+            return
+    raise AssertionError(f"the engine does not come to rest: {gauges[-1]}")
+
+
+@both
+def test_each_stream_has_its_own_tokens(start):
+    async def test(client: Client) -> None:
+        alone = {name: tokens(await collect(client.submit(request(name)))) for name in ("a", "b")}
+        together = await asyncio.gather(*(collect(client.submit(request(name))) for name in ("a", "b")))
+        assert {name: tokens(events) for name, events in zip(("a", "b"), together, strict=True)} == alone
+        assert alone["a"] != alone["b"] and len(alone["a"]) == 6
+
+    with_engine(start, test)
+
+
+@both
+def test_two_hundred_streams_at_once(start):
+    async def test(client: Client) -> None:
+        names = [f"r{number}" for number in range(200)]
+        got = await asyncio.gather(*(collect(client.submit(request(name, max_tokens=4))) for name in names))
+        assert [reasons(events) for events in got] == [[FinishReason.LENGTH]] * 200
+        assert {event.request_id for events in got for event in events} == set(names)
+        assert all({event.request_id for event in events} == {name} for name, events in zip(names, got, strict=True))
+
+    with_engine(start, test)
+
+
+@both
+def test_a_stream_ends_after_the_last_choice(start):
+    async def test(client: Client) -> None:
+        events = await collect(client.submit(request("a", n=3)))
+        assert sorted(event.choice for event in events if isinstance(event, Finished)) == [0, 1, 2]
+
+    with_engine(start, test)
+
+
+@both
+def test_a_refusal_is_the_whole_stream(start):
+    async def test(client: Client) -> None:
+        (refused,) = await collect(client.submit(request("a", length=1000)))
+        assert isinstance(refused, Refused) and refused.code == "context_length_exceeded"
+
+    with_engine(start, test)
+
+
+@both
+def test_a_second_request_of_the_same_id_is_refused_and_the_first_goes_on(start):
+    async def test(client: Client) -> None:
+        first = client.submit(request("a", max_tokens=20))
+        (refused,) = await collect(client.submit(request("a", length=3)))
+        assert isinstance(refused, Refused) and refused.code == "duplicate_id"
+        events = await collect(first)
+        assert reasons(events) == [FinishReason.LENGTH] and len(tokens(events)) == 20
+
+    with_engine(start, test)
+
+
+@both
+def test_cancel_ends_the_stream(start):
+    async def test(client: Client) -> None:
+        stream = client.submit(request("a", max_tokens=100))
+        await anext(stream)
+        client.cancel("a")
+        client.cancel("nobody")
+        assert reasons(await collect(stream)) == [FinishReason.ABORT]
+
+    with_engine(start, test, Plan(num_blocks=64, max_num_batched_tokens=2, max_num_seqs=2))
+
+
+def takes(steps: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    async def take(stream: Any) -> None:
+        for _ in range(steps):
+            await anext(stream)
+
+    return take
+
+
+@both
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("how", ["drop", "aclose", "task"])
+def test_a_dropped_stream_frees_its_blocks(start, steps, how):
+    """Queued, half prefilled, decoding: behind another request, with three tokens a step."""
+
+    async def test(client: Client) -> None:
+        other = client.submit(request("other", max_tokens=30))
+        stream = client.submit(request("a", length=20, max_tokens=100))
+        await takes(steps)(stream)
+        if how == "aclose":
+            await stream.aclose()
+            assert await collect(stream) == []
+        elif how == "task":
+            task = asyncio.create_task(collect(stream))
+            await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            del task
+        del stream
+        assert reasons(await collect(other)) == [FinishReason.LENGTH]
+        await rest(client)
+
+    with_engine(start, test, Plan(max_num_batched_tokens=3, max_num_seqs=3))
+
+
+@both
+def test_a_failing_step_hurts_only_its_requests(start):
+    async def test(client: Client) -> None:
+        assert reasons(await collect(client.submit(request("a", max_tokens=5)))) == [FinishReason.ERROR]
+        assert reasons(await collect(client.submit(request("b", max_tokens=2)))) == [FinishReason.LENGTH]
+        assert client.state is EngineState.READY
+
+    with_engine(start, test, Plan(fault="decode-error@3"))
+
+
+@both
+def test_a_listener_hears_everything_and_cannot_break_anything(start, caplog):
+    async def test(client: Client) -> None:
+        heard: list[Event] = []
+
+        def broken(_: Event) -> None:
+            raise ZeroDivisionError
+
+        client.listen(broken)
+        client.listen(heard.append)
+        events = await collect(client.submit(request("a")))
+        assert [event for event in heard if getattr(event, "request_id", "") == "a"] == events
+        assert any(isinstance(event, Stepped) for event in heard)
+
+    with_engine(start, test)
+    assert "a listener failed" in caplog.text
+
+
+@both
+def test_an_engine_that_cannot_load_says_why(start):
+    async def run() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            client = start(Plan(broken="the file is broken at byte 7"))
+            with pytest.raises(EngineDead, match="broken at byte 7"):
+                await client.wait_ready()
+            assert client.state is EngineState.DEAD
+            with pytest.raises(EngineDead, match="broken at byte 7"):
+                await collect(client.submit(request("a")))
+            with pytest.raises(EngineDead, match="broken at byte 7"):
+                _ = client.facts
+            await client.close()
+
+    asyncio.run(run())
+
+
+@both
+def test_closing_ends_every_stream(start):
+    async def test(client: Client) -> None:
+        stream = client.submit(request("a", max_tokens=100))
+        await anext(stream)
+        await client.close()
+        with pytest.raises(EngineDead):
+            await collect(stream)
+        assert isinstance(await client.wait_dead(), EngineDead)
+        await client.close()
+
+    with_engine(start, test)
+
+
+def test_death_by_signal_ends_all_streams_at_once():
+    async def test(client: ProcessClient) -> None:
+        streams = [client.submit(request(f"r{number}", max_tokens=100)) for number in range(8)]
+        await anext(streams[0])
+        os.kill(client.pid, signal.SIGKILL)
+        ends = await asyncio.gather(*map(collect, streams), return_exceptions=True)
+        assert all(isinstance(end, EngineDead) and "SIGKILL" in str(end) for end in ends)
+        assert client.state is EngineState.DEAD and "SIGKILL" in str(await client.wait_dead())
+
+    with_engine(in_child, test, Plan(num_blocks=4096, max_num_batched_tokens=8, max_num_seqs=8))
+
+
+def test_the_last_words_of_a_dying_child_are_told(capfd):
+    async def run() -> None:
+        code = "import sys; print('before', file=sys.stderr); sys.exit('something is missing')"
+        client = ProcessClient(lambda fd: [sys.executable, "-c", code, "engine", str(fd)], b"")
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(EngineDead, match=r"exit status 1.*\n.*before\nsomething is missing"):
+                await client.wait_ready()
+            await client.close()
+
+    asyncio.run(run())
+    assert "something is missing" in capfd.readouterr().err
+
+
+def test_signals_to_the_group_do_not_end_the_child():
+    async def test(client: ProcessClient) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(client.pid, number)
+        assert reasons(await collect(client.submit(request("a")))) == [FinishReason.LENGTH]
+
+    with_engine(in_child, test)
+
+
+def gone(pid: int) -> Callable[[], bool]:
+    """A function that waits for the process to end; True where it did."""
+    fd = os.pidfd_open(pid)
+
+    def wait() -> bool:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        ended = bool(poll.poll(LIMIT_S * 1000))
+        os.close(fd)
+        return ended
+
+    return wait
+
+
+PARENT = f"""
+import asyncio, sys
+sys.path.insert(0, {str(ROOT)!r})
+from octavo.engine.launch import ProcessClient
+from tests.engine.replicas import Plan, command, request
+
+async def main():
+    client = ProcessClient(command, Plan(fault=sys.argv[1] or None).encode())
+    await client.wait_ready()
+    stream = client.submit(request("a", max_tokens=100))
+    await anext(stream)
+    print(client.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waiting for a process that is no child needs Linux")
+@pytest.mark.parametrize("fault", ["", "engine-freeze@2"])
+def test_no_child_outlives_its_parent(fault):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, fault], stdout=subprocess.PIPE)
+    with parent:
+        assert parent.stdout is not None
+        child = gone(int(parent.stdout.readline()))
+        parent.kill()
+        assert child()
+
+
+def test_a_frozen_engine_can_be_closed():
+    async def test(client: ProcessClient) -> None:
+        stream = client.submit(request("a"))
+        await anext(stream)
+        child = gone(client.pid)
+        await client.close()
+        assert child()
+
+    with_engine(in_child, test, Plan(fault="engine-freeze@2"))

@@ -1,0 +1,104 @@
+"""The loop, with the real scheduler over the ledger, through a port that a test writes down."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from octavo.core.audit import audit
+
+from octavo.core.events import Event, Finished, Generated, Refused, Stepped
+from octavo.core.types import FinishReason
+from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
+from tests.engine.replicas import Plan, build, request
+
+
+class Script:
+    """A port that gives the orders of one turn after the other, then stops when nothing is left to do."""
+
+    def __init__(self, *turns: Sequence[Order]) -> None:
+        self._turns = deque(turns)
+        self.events: list[Event] = []
+        self.published: list[Sequence[Event]] = []
+
+    def receive(self, *, idle: bool) -> Sequence[Order] | None:
+        if self._turns:
+            return self._turns.popleft()
+        return None if idle else ()
+
+    def publish(self, events: Sequence[Event]) -> None:
+        self.published.append(events)
+        self.events += events
+
+    def tokens(self, name: str) -> list[int]:
+        mine = (event for event in self.events if isinstance(event, Generated) and event.request_id == name)
+        return [token.token for event in mine for token in event.tokens]
+
+    def reasons(self) -> dict[str, FinishReason]:
+        return {event.request_id: event.reason for event in self.events if isinstance(event, Finished)}
+
+    def stepped(self) -> list[Stepped]:
+        return [event for event in self.events if isinstance(event, Stepped)]
+
+
+def run(plan: Plan, *turns: Sequence[Order]) -> tuple[Script, Replica]:
+    replica = build(plan.encode(), lambda _: None)
+    script = Script(*turns)
+    EngineLoop(replica.scheduler, replica.backend).run(script)
+    return script, replica
+
+
+def at_rest(replica: Replica) -> bool:
+    return (
+        not replica.scheduler.has_work and replica.scheduler.load().blocks_leased == 0 and not audit(replica.scheduler)
+    )
+
+
+def test_company_changes_nothing():
+    alone = {name: run(Plan(), [request(name)])[0].tokens(name) for name in "abc"}
+    script, replica = run(Plan(), [request("a"), request("b")], [], [request("c")])
+    assert {name: script.tokens(name) for name in "abc"} == alone
+    assert set(script.reasons().values()) == {FinishReason.LENGTH} and at_rest(replica)
+
+
+def test_each_step_is_published_once_and_ends_with_the_gauges():
+    script, _ = run(Plan(), [request("a", max_tokens=3)])
+    steps = [events for events in script.published if any(isinstance(event, Generated) for event in events)]
+    assert len(steps) == 3
+    assert all(isinstance(events[-1], Stepped) for events in steps)
+
+
+def test_a_refusal_is_told_at_once_and_hurts_nobody():
+    script, _ = run(Plan(), [request("long", length=500), request("a")])
+    assert any(isinstance(event, Refused) for event in script.published[0])
+    assert script.reasons() == {"a": FinishReason.LENGTH}
+
+
+@pytest.mark.parametrize("turns_before", range(6))
+def test_a_withdrawn_request_ends_wherever_it_is(turns_before):
+    waits = [[]] * turns_before
+    script, replica = run(
+        Plan(max_num_batched_tokens=3), [request("a", max_tokens=9), request("b")], *waits, [Withdraw("a")]
+    )
+    assert script.reasons() == {"a": FinishReason.ABORT, "b": FinishReason.LENGTH}
+    assert at_rest(replica)
+
+
+def test_withdrawing_the_unknown_does_nothing():
+    script, _ = run(Plan(), [request("a"), Withdraw("nobody")])
+    assert script.reasons() == {"a": FinishReason.LENGTH}
+
+
+def test_the_gauges_are_told_when_the_last_request_is_withdrawn():
+    script, _ = run(Plan(), [request("a"), request("b")], [Withdraw("a"), Withdraw("b")])
+    last = script.stepped()[-1]
+    assert (last.num_running, last.num_waiting, last.blocks_leased) == (0, 0, 0)
+
+
+def test_a_failing_step_ends_its_requests_and_no_other(caplog):
+    script, replica = run(
+        Plan(fault="decode-error@3"), [request("a", max_tokens=5)], [], [], [], [], [request("b", max_tokens=2)]
+    )
+    assert script.reasons() == {"a": FinishReason.ERROR, "b": FinishReason.LENGTH}
+    (ended,) = (event for event in script.events if isinstance(event, Finished) and event.request_id == "a")
+    assert "InjectedError" in (ended.message or "")
+    assert "Traceback" in caplog.text and at_rest(replica)
