@@ -174,7 +174,7 @@ class Margins:
     nucleus: float
     """|top_p - the nearest running sum|; infinite where top_p is off."""
     min_p: float
-    """The smallest |w / min_p - 1|; infinite where min_p is off."""
+    """The smallest |w / min_p - 1| of a w below 1, which exp gives exactly; infinite where min_p is off."""
 
     @property
     def least(self) -> float:
@@ -192,5 +192,5 @@ def margins(logits: Logits, sample: Sample) -> Margins:
         running = np.cumsum(weights[descending(adjusted)[: params.top_k or None]])
         nucleus = np.abs(running / running[-1] - params.top_p).min()
     if params.min_p:
-        min_p = np.abs(weights / params.min_p - 1).min()
+        min_p = np.abs(weights[weights < 1] / params.min_p - 1).min(initial=np.inf)
     return Margins(float(draw_margin), float(nucleus), float(min_p))
