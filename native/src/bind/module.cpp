@@ -1,2 +1,10 @@
 #include <nanobind/nanobind.h>
-NB_MODULE(_native, m) { m.doc() = "Octavo's CPU kernels"; }
+
+#include "program.h"
+#include "sample.h"
+
+NB_MODULE(_native, m) {
+  m.doc() = "Octavo's CPU kernels: packed weights, programs over a paged KV cache, sampling.";
+  octavo::bind_program(m);
+  octavo::bind_sample(m);
+}

@@ -1,0 +1,119 @@
+// The seam between the runtime and the instruction sets: plain views and a table of functions.
+//
+// Every row of every result is computed in an order that depends on the row's own length alone, so a row gives the same
+// bits alone, in a batch, in a chunk of a prompt, and on any number of threads. Lanes are outputs, never partial sums
+// of one output, except in the reductions over one row (norms, maxima), whose order is fixed.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "octavo/sample.h"
+
+namespace octavo {
+
+inline constexpr int kPanel = 16;       // columns (outputs) that are computed side by side
+inline constexpr int kGroup = 32;       // elements along K that share a scale
+inline constexpr int kTileKeys = 64;    // keys between two rescalings of the online softmax
+inline constexpr int kSplitKeys = 512;  // keys of one partial attention; a multiple of kTileKeys
+inline constexpr int kMaxQueryRows = 6; // query rows that share one reading of the keys
+
+enum class WeightKind : int { q4, q8, bf16, f32 };
+enum class KvType : int { f32, bf16, f16 };
+enum class Epilogue : int { store, add, swiglu };
+
+// A matrix [n, k] in panels of kPanel rows; the last panel is padded with zeros.
+//   q4:   per panel  nibbles [groups][4][64]  scales f16 [groups][16]  minima f16 [groups][16] (only where affine)
+//         byte c*4+t of a 64-byte line j: low nibble = element 8j+t of column c, high nibble = element 8j+4+t
+//   q8:   per panel  bytes [groups][8][64]    scales, minima as above; byte c*4+t of line j = element 4j+t of column c
+//   bf16: per panel  [k/2][16][2]             f32: per panel [k][16]
+// A quantised element is scale * (q - zero) where symmetric, scale * q + minimum where affine.
+struct Weight {
+  WeightKind kind;
+  bool affine;
+  int zero;
+  int n, k;
+  size_t panel_bytes;
+  const uint8_t* data;
+};
+
+// out[row, :] (+)= weight * activation[row]; swiglu: panels alternate gate and up, out has half the columns.
+struct MatmulArgs {
+  const Weight* weight;
+  const uint8_t* activations;  // rows of `activation_stride(kind, k)` bytes, written by `prepare`
+  int rows;
+  float* out;
+  size_t out_stride;  // floats; at least n rounded up to whole panels (half of it for swiglu)
+  Epilogue epilogue;
+};
+
+// KV of one layer: [block][kv_head] { K tile, V tile }. U = min(block_size, 16) keys stand side by side in a K tile.
+//   K bf16: [block_size/U][dim/2][U][2]   K f32, f16: [block_size/U][dim][U]
+//   V bf16: [block_size/2][dim][2]        V f32, f16: [block_size][dim]
+struct KvLayout {
+  KvType type;
+  int block_size, kv_heads, head_dim;
+  size_t tile_bytes;   // of one K or V tile
+  size_t block_bytes;  // kv_heads * 2 * tile_bytes
+};
+
+// One row of a step: rotate q and k, put q (scaled) into the query buffer and k, v into the cache.
+struct RopeStoreArgs {
+  const KvLayout* layout;
+  uint8_t* layer;           // block 0 of this layer
+  const float* qkv;         // [heads + 2 * kv_heads][head_dim]
+  const float* cos_sin;     // cos [rope_dim/2], then sin [rope_dim/2], of this row's position
+  uint8_t* query;           // [heads][head_dim], bf16 where the cache is bf16, else f32
+  int heads, rope_dim;
+  float scale;
+  int block, slot;
+};
+
+// Query rows that share a KV head: rows of one request, token-major: row i is token i / group, head i % group.
+struct AttendArgs {
+  const KvLayout* layout;
+  const uint8_t* layer;
+  const int32_t* blocks;  // the request's block table
+  const uint8_t* queries; // query row of the first token: [heads][head_dim]
+  size_t query_stride;    // bytes between tokens
+  float* out;             // [heads * head_dim] of the first token
+  size_t out_stride;      // floats between tokens
+  int heads, kv_head;
+  int position;           // of the first token
+  int first_row, num_rows;  // num_rows <= kMaxQueryRows
+};
+
+// A partial softmax-weighted sum over one split of the keys: acc [rows][head_dim], maximum [rows], sum [rows].
+struct Partial {
+  float* acc;
+  float* maximum;
+  float* sum;
+};
+
+struct Kernels {
+  const char* name;
+  size_t (*activation_stride)(WeightKind kind, int k);
+  // activation <- x, or x normalised (RMSNorm: x / rms(x) * norm) where norm is not null
+  void (*prepare)(WeightKind kind, const float* x, const float* norm, float eps, int k, uint8_t* activation);
+  void (*matmul)(const MatmulArgs& args, int first_panel, int last_panel);
+  void (*gather_row)(const Weight& weight, int row, float* out);
+  void (*rope_store)(const RopeStoreArgs& args);
+  void (*attend_split)(const AttendArgs& args, int split, const Partial& partial);
+  // merges splits in order and writes the normalised rows
+  void (*attend_merge)(const AttendArgs& args, const Partial* partials, int num_splits);
+  SampleStatus (*sample)(const float* logits, int vocab, const SampleSpec& spec, SampleScratch& scratch, Scored* drawn,
+                         Alternative* alternatives);
+  SampleStatus (*score)(const float* logits, int vocab, const ScoreSpec& spec, SampleScratch& scratch, Scored* scored,
+                        Alternative* alternatives);
+};
+
+// Kernel sets in order of preference, each with what it asks of the machine.
+struct Candidate {
+  const char* name;
+  const Kernels* kernels;     // null: not built for this machine
+  const char* (*refusal)();   // null: accepted; otherwise what is missing
+};
+
+const Candidate* candidates(int* count);
+const Kernels* kernels(const char* name);  // null where unknown or refused
+
+}  // namespace octavo

@@ -1,0 +1,159 @@
+// A network as a list of operations over a paged KV cache; one call runs one step.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "octavo/formats.h"
+#include "octavo/kernels.h"
+#include "octavo/pool.h"
+
+namespace octavo {
+
+struct AttentionShape {
+  int heads, kv_heads, head_dim, rope_dim;
+  float scale;
+};
+
+// One step in flat arrays. Work w computes tokens[row_offsets[w] .. row_offsets[w+1]) at positions starts[w], ...
+// and reads and writes blocks block_ids[block_offsets[w] .. block_offsets[w+1]).
+struct Step {
+  std::span<const int32_t> tokens, starts, row_offsets, block_ids, block_offsets;
+  std::span<const int32_t> copies;      // source, target, source, target, ...
+  std::span<const int32_t> logit_rows;  // rows (indices of tokens) whose logits are needed, ascending
+  SampleBatch samples;                  // without fault (sample_batch_fault); jobs name rows of `logit_rows`
+};
+
+// Anonymous memory for the KV cache, zero and untouched until used.
+class KvMemory {
+ public:
+  explicit KvMemory(size_t size);
+  ~KvMemory();
+  KvMemory(const KvMemory&) = delete;
+  KvMemory& operator=(const KvMemory&) = delete;
+  uint8_t* data() const { return data_; }
+
+ private:
+  uint8_t* data_;
+  size_t size_;
+};
+
+class Program {
+ public:
+  // Borrows everything: weights, pool and kernels outlive the program.
+  Program(const Kernels& kernels, Pool& pool, AttentionShape attention, std::vector<float> inverse_frequencies);
+
+  // A row of `columns` floats for each token, by number.
+  int buffer(int columns);
+  void embed(const Weight& table, int out);
+  // out (+)= weight * (norm? RMSNorm(in) : in)
+  void matmul(int in, const float* norm, float eps, const Weight& weight, Epilogue epilogue, int out);
+  // One more layer of attention: rotates q and k of `qkv`, stores k and v, attends.
+  void attention(int qkv, int out);
+  // What samples: RMSNorm, then logits.
+  void head(int in, const float* norm, float eps, const Weight& weight);
+
+  // Fixes the cache, once, after all layers are there. Throws std::bad_alloc where the address space has no room.
+  void allocate(KvType type, int num_blocks, int block_size);
+
+  // Throws std::invalid_argument for a step that is not inside the cache, the vocabulary or its own arrays; nothing was
+  // written then. One call at a time.
+  void run(const Step& step);
+
+  int vocab() const { return head_weight_ ? head_weight_->n : 0; }
+
+  // Seconds of the last run in the layers, the output head, and sampling.
+  struct Timings {
+    double layers, head, sample;
+  };
+  const Timings& timings() const { return timings_; }
+
+ private:
+  enum class Kind { embed, matmul, attention };
+  struct Op {
+    Kind kind;
+    int in, out, layer;
+    const float* norm;
+    float eps;
+    const Weight* weight;
+    Epilogue epilogue;
+    Program* program;
+    int panels_per_tile;
+  };
+  struct Row {
+    int position, block, slot;
+  };
+  struct Segment {  // the part of a work that lies in the current chunk of rows
+    int first_row, num_rows, position;
+    const int32_t* blocks;
+  };
+  struct Task {  // query rows of one segment that share a KV head
+    int segment, kv_head, first_row, num_rows, num_splits, first_partial;
+  };
+
+  void check(const Step& step) const;
+  void copy_blocks(const Step& step);
+  void grow(int rows);
+  void extend_rotations(int positions);
+  int begin_chunk(const Step& step, int first_row, int last_row, int work);
+  void plan_attention();
+  void add_stages(Op& op);
+  void run_layers();
+  void run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job);
+
+  template <void (Program::*kMethod)(const Op&, int, int)>
+  static void run_op(void* context, int index, int thread);
+  void run_embed(const Op& op, int tile, int thread);
+  void run_prepare(const Op& op, int row, int thread);
+  void run_matmul(const Op& op, int tile, int thread);
+  void run_rope(const Op& op, int row, int thread);
+  void run_task(const Op& op, int task, int thread);
+  void run_split(const Op& op, int index, int thread);
+  void run_merge(const Op& op, int task, int thread);
+  void run_job(int index, int thread);
+  AttendArgs attend_args(const Op& op, const Task& task) const;
+  Partial partial_at(float* memory, int index) const;
+  size_t partial_floats() const;
+  float* row_of(int buffer, int row);
+
+  const Kernels& kernels_;
+  Pool& pool_;
+  AttentionShape shape_;
+  std::vector<float> inverse_frequencies_;
+  std::vector<Op> ops_;
+  std::vector<int> columns_;
+  const float* head_norm_ = nullptr;
+  float head_eps_ = 0;
+  const Weight* head_weight_ = nullptr;
+  int head_in_ = 0;
+  int num_layers_ = 0;
+  int vocab_ = 0;
+
+  KvLayout layout_{};
+  int num_blocks_ = 0;
+  size_t layer_bytes_ = 0;
+  std::unique_ptr<KvMemory> kv_;
+
+  // The current chunk.
+  int rows_ = 0;
+  std::vector<int32_t> tokens_;
+  std::vector<Row> row_places_;
+  std::vector<Segment> segments_;
+  std::vector<Task> tasks_;
+  std::vector<int> split_tasks_;  // (task, split) pairs, one after the other; empty where tasks run whole
+  std::vector<Stage> stages_;
+
+  // Scratch, grown on demand.
+  std::vector<std::vector<float>> buffers_;
+  std::vector<uint8_t> activations_, queries_;
+  std::vector<float> rotations_, partials_, logits_;
+  std::vector<std::vector<float>> thread_partials_;
+  std::vector<std::vector<uint8_t>> sample_memory_;
+  const SampleBatch* batch_ = nullptr;
+  int first_logit_ = 0, first_job_ = 0;
+  Timings timings_{};
+};
+
+}  // namespace octavo

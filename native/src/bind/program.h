@@ -1,0 +1,6 @@
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace octavo {
+void bind_program(nanobind::module_& m);
+}

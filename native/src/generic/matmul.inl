@@ -1,0 +1,200 @@
+// Matrix products over packed panels. Part of one instruction set's namespace.
+//
+// A tile is MR activation rows by NP panels. Each lane is one output and adds up along K in order: inside a group of 32
+// exactly, in integers, then one multiply-add for the group. The tile's shape changes which outputs are computed
+// together, never how one of them is computed.
+
+using Tile = float (*)[kMaxRows][kPanel];  // [NP][MR][16]
+
+static inline int32_t four_bytes(const int8_t* p) {
+  int32_t v;
+  __builtin_memcpy(&v, p, 4);
+  return v;
+}
+
+template <int MR>
+static inline void load_rows(const MatmulArgs& a, int row, QuantisedRow (&rows)[MR], size_t stride) {
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r) rows[r] = quantised_row(a.activations + static_cast<size_t>(row + r) * stride, a.weight->k);
+}
+
+template <bool kNibbles, bool kAffine, int MR, int NP>
+static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
+  constexpr int kGroupBytes = kNibbles ? 256 : 512;
+  const Weight& w = *a.weight;
+  const int groups = w.k / kGroup;
+  const int zero_point = w.zero - (kNibbles ? 0 : kByteZero);
+  QuantisedRow rows[MR];
+  load_rows<MR>(a, row, rows, stride);
+  const uint8_t* quants = w.data + static_cast<size_t>(panel) * w.panel_bytes;
+  const uint8_t* scales = quants + static_cast<size_t>(groups) * kGroupBytes;
+  const uint8_t* minima = scales + static_cast<size_t>(groups) * 32;
+  f32 acc[NP][MR];
+#pragma GCC unroll 8
+  for (int p = 0; p < NP; ++p)
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) acc[p][r] = zero();
+  for (int g = 0; g < groups; ++g) {
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; ++p) {
+      const size_t shift = static_cast<size_t>(p) * w.panel_bytes;
+      const uint8_t* line = quants + shift + static_cast<size_t>(g) * kGroupBytes;
+      i32 sum[MR];
+#pragma GCC unroll 8
+      for (int r = 0; r < MR; ++r) {
+        if constexpr (kAffine) sum[r] = kNibbles || kByteZero == 0 ? zero_int() : broadcast_int(kByteZero * rows[r].sum[g]);
+        else sum[r] = broadcast_int(-zero_point * rows[r].sum[g]);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (kNibbles) {
+          const bytes packed = load_bytes(line + 64 * j);
+          const bytes low = low_nibbles(packed), high = high_nibbles(packed);
+#pragma GCC unroll 8
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], low, four_bytes(rows[r].q + kGroup * g + 8 * j));
+#pragma GCC unroll 8
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], high, four_bytes(rows[r].q + kGroup * g + 8 * j + 4));
+        } else {
+          const bytes low = load_bytes(line + 128 * j), high = load_bytes(line + 128 * j + 64);
+#pragma GCC unroll 8
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], low, four_bytes(rows[r].q + kGroup * g + 8 * j));
+#pragma GCC unroll 8
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], high, four_bytes(rows[r].q + kGroup * g + 8 * j + 4));
+        }
+      }
+      const f32 scale = load_f16(scales + shift + 32 * g);
+#pragma GCC unroll 8
+      for (int r = 0; r < MR; ++r) acc[p][r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r].scale[g])), acc[p][r]);
+      if constexpr (kAffine) {
+        const f32 minimum = load_f16(minima + shift + 32 * g);
+#pragma GCC unroll 8
+        for (int r = 0; r < MR; ++r) acc[p][r] = fma(minimum, broadcast(rows[r].scaled_sum[g]), acc[p][r]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int p = 0; p < NP; ++p)
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) store(out[p][r], acc[p][r]);
+}
+
+static inline uint32_t pair_of(const uint8_t* row, int i) {
+  uint32_t v;
+  __builtin_memcpy(&v, row + 4 * static_cast<size_t>(i), 4);
+  return v;
+}
+
+// One pair of K elements of bf16 weights against one activation row.
+static inline f32 bf16_step(f32 acc, bytes weights, const uint8_t* row, int i) {
+  if constexpr (kBf16Activations) return dot2_bf16(acc, weights, pair_of(row, i));
+  const float* x = reinterpret_cast<const float*>(row) + 2 * i;
+  return fma(high_bf16(weights), broadcast(x[1]), fma(low_bf16(weights), broadcast(x[0]), acc));
+}
+
+template <bool kFloat32, int MR, int NP>
+static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
+  const Weight& w = *a.weight;
+  const uint8_t* first = w.data + static_cast<size_t>(panel) * w.panel_bytes;
+  const uint8_t* rows = a.activations + static_cast<size_t>(row) * stride;
+  f32 acc[NP][MR];
+#pragma GCC unroll 8
+  for (int p = 0; p < NP; ++p)
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) acc[p][r] = zero();
+  const int steps = kFloat32 ? w.k : w.k / 2;
+  for (int i = 0; i < steps; ++i) {
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; ++p) {
+      const uint8_t* line = first + static_cast<size_t>(p) * w.panel_bytes + 64 * static_cast<size_t>(i);
+      if constexpr (kFloat32) {
+        const f32 weights = load(reinterpret_cast<const float*>(line));
+#pragma GCC unroll 8
+        for (int r = 0; r < MR; ++r)
+          acc[p][r] = fma(weights, broadcast(reinterpret_cast<const float*>(rows + r * stride)[i]), acc[p][r]);
+      } else {
+        const bytes weights = load_bytes(line);
+#pragma GCC unroll 8
+        for (int r = 0; r < MR; ++r) acc[p][r] = bf16_step(acc[p][r], weights, rows + r * stride, i);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int p = 0; p < NP; ++p)
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) store(out[p][r], acc[p][r]);
+}
+
+template <int MR, int NP>
+static void tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
+  const bool affine = a.weight->affine;
+  switch (a.weight->kind) {
+    case WeightKind::q4:
+      return affine ? quantised_tile<true, true, MR, NP>(a, stride, row, panel, out)
+                    : quantised_tile<true, false, MR, NP>(a, stride, row, panel, out);
+    case WeightKind::q8:
+      return affine ? quantised_tile<false, true, MR, NP>(a, stride, row, panel, out)
+                    : quantised_tile<false, false, MR, NP>(a, stride, row, panel, out);
+    case WeightKind::bf16: return plain_tile<false, MR, NP>(a, stride, row, panel, out);
+    case WeightKind::f32: return plain_tile<true, MR, NP>(a, stride, row, panel, out);
+  }
+}
+
+// `panels` (1 to 4) panels from `panel` on, `MR` rows from `row` on: few rows share a pass over more panels.
+template <int MR>
+static void tiles(const MatmulArgs& a, size_t stride, int row, int panel, int panels, Tile out) {
+  int done = 0;
+  if constexpr (MR == 1) {
+    if (panels == 4) return tile<1, 4>(a, stride, row, panel, out);
+  }
+  if constexpr (MR == 2 && kMaxRows > 2) {
+    for (; done + 2 <= panels; done += 2) tile<2, 2>(a, stride, row, panel + done, out + done);
+  }
+  for (; done < panels; ++done) tile<MR, 1>(a, stride, row, panel + done, out + done);
+}
+
+static void any_tiles(const MatmulArgs& a, size_t stride, int row, int rows, int panel, int panels, Tile out) {
+  switch (rows) {
+    case 1: return tiles<1>(a, stride, row, panel, panels, out);
+    case 2: return tiles<2>(a, stride, row, panel, panels, out);
+    case 3: if constexpr (kMaxRows >= 3) return tiles<3>(a, stride, row, panel, panels, out); break;
+    case 4: if constexpr (kMaxRows >= 4) return tiles<4>(a, stride, row, panel, panels, out); break;
+    case 5: if constexpr (kMaxRows >= 5) return tiles<5>(a, stride, row, panel, panels, out); break;
+    case 6: if constexpr (kMaxRows >= 6) return tiles<6>(a, stride, row, panel, panels, out); break;
+    case 7: if constexpr (kMaxRows >= 7) return tiles<7>(a, stride, row, panel, panels, out); break;
+    case 8: if constexpr (kMaxRows >= 8) return tiles<8>(a, stride, row, panel, panels, out); break;
+  }
+}
+
+static void finish(const MatmulArgs& a, int row, int rows, int panel, int panels, const float (*in)[kMaxRows][kPanel]) {
+  for (int r = 0; r < rows; ++r) {
+    float* out = a.out + static_cast<size_t>(row + r) * a.out_stride;
+    switch (a.epilogue) {
+      case Epilogue::store:
+        for (int p = 0; p < panels; ++p) store(out + (panel + p) * kPanel, load(in[p][r]));
+        break;
+      case Epilogue::add:
+        for (int p = 0; p < panels; ++p) {
+          float* at = out + (panel + p) * kPanel;
+          store(at, add(load(at), load(in[p][r])));
+        }
+        break;
+      case Epilogue::swiglu:
+        for (int p = 0; p + 1 < panels; p += 2)
+          store(out + (panel + p) / 2 * kPanel, mul(silu(load(in[p][r])), load(in[p + 1][r])));
+        break;
+    }
+  }
+}
+
+static void matmul(const MatmulArgs& a, int first_panel, int last_panel) {
+  const size_t stride = activation_stride(a.weight->kind, a.weight->k);
+  alignas(64) float results[4][kMaxRows][kPanel];
+  for (int panel = first_panel; panel < last_panel; panel += 4) {
+    const int panels = smaller(4, last_panel - panel);
+    for (int row = 0; row < a.rows; row += kMaxRows) {
+      const int rows = smaller(kMaxRows, a.rows - row);
+      any_tiles(a, stride, row, rows, panel, panels, results);
+      finish(a, row, rows, panel, panels, results);
+    }
+  }
+}

@@ -1,0 +1,111 @@
+// Work on single rows: RMSNorm, activation formats for the matrix products, embedding lookup.
+// Part of one instruction set's namespace. Row lengths are multiples of 16.
+
+// An activation row:
+//   for q4, q8:  int8 q [k]   scale f32 [k/32]   scale * sum(q) f32 [k/32]   sum(q) i32 [k/32]
+//   for bf16:    bf16 [k] where the instruction set multiplies bf16, else f32 [k]
+//   for f32:     f32 [k]
+struct QuantisedRow {
+  const int8_t* q;
+  const float* scale;
+  const float* scaled_sum;
+  const int32_t* sum;
+};
+
+static inline QuantisedRow quantised_row(const uint8_t* row, int k) {
+  const int groups = k / kGroup;
+  const float* scale = reinterpret_cast<const float*>(row + k);
+  return {reinterpret_cast<const int8_t*>(row), scale, scale + groups, reinterpret_cast<const int32_t*>(scale + 2 * groups)};
+}
+
+static size_t activation_stride(WeightKind kind, int k) {
+  size_t size = static_cast<size_t>(k) * 4;
+  if (kind == WeightKind::q4 || kind == WeightKind::q8) size = static_cast<size_t>(k) + static_cast<size_t>(k / kGroup) * 12;
+  if (kind == WeightKind::bf16 && kBf16Activations) size = static_cast<size_t>(k) * 2;
+  return (size + 63) / 64 * 64;
+}
+
+static void quantise_row(const float* x, int k, uint8_t* row) {
+  const QuantisedRow out = quantised_row(row, k);
+  for (int g = 0; g < k / kGroup; ++g) {
+    f32 a = load(x + kGroup * g), b = load(x + kGroup * g + 16);
+    float largest = reduce_max(max(abs(a), abs(b)));
+    float scale = largest / 127.0f;
+    f32 inverse = broadcast(largest > 0 ? 127.0f / largest : 0.0f);
+    i32 qa = to_int(mul(a, inverse)), qb = to_int(mul(b, inverse));
+    int8_t* q = const_cast<int8_t*>(out.q) + kGroup * g;
+    store_narrow(q, qa);
+    store_narrow(q + 16, qb);
+    int32_t sum = reduce_add_int(add_int(qa, qb));
+    const_cast<float*>(out.scale)[g] = scale;
+    const_cast<int32_t*>(out.sum)[g] = sum;
+    const_cast<float*>(out.scaled_sum)[g] = scale * static_cast<float>(sum);
+  }
+}
+
+static float mean_square(const float* x, int k) {
+  f32 total = zero();
+  for (int i = 0; i < k; i += 16) total = fma(load(x + i), load(x + i), total);
+  return reduce_add(total) / static_cast<float>(k);
+}
+
+static void prepare_plain(WeightKind kind, const float* x, int k, uint8_t* row) {
+  if (kind == WeightKind::q4 || kind == WeightKind::q8) {
+    quantise_row(x, k, row);
+  } else if (kind == WeightKind::bf16 && kBf16Activations) {
+    for (int i = 0; i < k; i += 16) store_bf16(row + 2 * i, load(x + i));
+  } else {
+    __builtin_memcpy(row, x, static_cast<size_t>(k) * 4);
+  }
+}
+
+static void prepare(WeightKind kind, const float* x, const float* norm, float eps, int k, uint8_t* row) {
+  if (!norm) return prepare_plain(kind, x, k, row);
+  const f32 scale = broadcast(1.0f / __builtin_sqrtf(mean_square(x, k) + eps));
+  float* normalised = static_cast<float*>(__builtin_alloca(static_cast<size_t>(k) * 4));
+  for (int i = 0; i < k; i += 16) store(normalised + i, mul(mul(load(x + i), scale), load(norm + i)));
+  prepare_plain(kind, normalised, k, row);
+}
+
+static inline float one_f16(const uint8_t* p) {
+  float lanes[16];
+  uint8_t padded[32] = {};
+  __builtin_memcpy(padded, p, 2);
+  store(lanes, load_f16(padded));
+  return lanes[0];
+}
+
+// Row `row` of the matrix in float32: how embeddings are looked up in a packed table.
+static void gather_row(const Weight& w, int row, float* out) {
+  const uint8_t* panel = w.data + static_cast<size_t>(row / kPanel) * w.panel_bytes;
+  const int column = row % kPanel, groups = w.k / kGroup;
+  if (w.kind == WeightKind::f32 || w.kind == WeightKind::bf16) {
+    for (int i = 0; i < w.k; ++i) {
+      if (w.kind == WeightKind::f32) {
+        out[i] = reinterpret_cast<const float*>(panel)[i * kPanel + column];
+      } else {
+        uint32_t bits = reinterpret_cast<const uint16_t*>(panel)[(i / 2 * kPanel + column) * 2 + i % 2];
+        bits <<= 16;
+        __builtin_memcpy(out + i, &bits, 4);
+      }
+    }
+    return;
+  }
+  const bool q4 = w.kind == WeightKind::q4;
+  const uint8_t* scales = panel + static_cast<size_t>(groups) * (q4 ? 256 : 512);
+  const uint8_t* minima = scales + static_cast<size_t>(groups) * 32;
+  for (int g = 0; g < groups; ++g) {
+    const float scale = one_f16(scales + 32 * g + 2 * column);
+    const float minimum = w.affine ? one_f16(minima + 32 * g + 2 * column) : 0.0f;
+    for (int i = 0; i < kGroup; ++i) {
+      int q;
+      if (q4) {
+        uint8_t byte = panel[256 * g + 64 * (i / 8) + 4 * column + i % 4];
+        q = i % 8 < 4 ? byte & 15 : byte >> 4;
+      } else {
+        q = panel[512 * g + 64 * (i / 4) + 4 * column + i % 4];
+      }
+      out[kGroup * g + i] = w.affine ? scale * static_cast<float>(q) + minimum : scale * static_cast<float>(q - w.zero);
+    }
+  }
+}

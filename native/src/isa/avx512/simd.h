@@ -1,0 +1,117 @@
+// The vector vocabulary for AVX-512 F, BW, DQ, VL and VNNI: 16 lanes in one register.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+using f32 = __m512;
+using i32 = __m512i;
+using bytes = __m512i;  // 64 bytes: 16 lanes of 4 bytes, or of 2 bf16
+
+inline constexpr int kMaxRows = 8;        // activation rows of one matmul tile
+inline constexpr int kByteZero = 0;       // what dot4_byte has already subtracted from each unsigned byte
+inline constexpr int kScoreUnits = 4;     // 16-key units scored at once
+
+static inline f32 zero() { return _mm512_setzero_ps(); }
+static inline f32 broadcast(float x) { return _mm512_set1_ps(x); }
+static inline f32 load(const float* p) { return _mm512_loadu_ps(p); }
+static inline void store(float* p, f32 v) { _mm512_storeu_ps(p, v); }
+static inline f32 add(f32 a, f32 b) { return _mm512_add_ps(a, b); }
+static inline f32 sub(f32 a, f32 b) { return _mm512_sub_ps(a, b); }
+static inline f32 mul(f32 a, f32 b) { return _mm512_mul_ps(a, b); }
+static inline f32 div(f32 a, f32 b) { return _mm512_div_ps(a, b); }
+static inline f32 max(f32 a, f32 b) { return _mm512_max_ps(a, b); }
+static inline f32 min(f32 a, f32 b) { return _mm512_min_ps(a, b); }
+static inline f32 abs(f32 a) { return _mm512_abs_ps(a); }
+static inline f32 fma(f32 a, f32 b, f32 c) { return _mm512_fmadd_ps(a, b, c); }
+static inline f32 round(f32 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline f32 times_two_to(f32 a, f32 n) { return _mm512_scalef_ps(a, n); }
+static inline f32 below(f32 a, f32 limit, f32 then, f32 otherwise) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, limit, _CMP_LT_OQ), otherwise, then);
+}
+// lanes 0 .. n-1 of a, the others of b
+static inline f32 first_lanes(int n, f32 a, f32 b) {
+  return _mm512_mask_blend_ps(static_cast<__mmask16>((1u << n) - 1), b, a);
+}
+
+static inline i32 zero_int() { return _mm512_setzero_si512(); }
+static inline i32 broadcast_int(int32_t x) { return _mm512_set1_epi32(x); }
+static inline i32 load_int(const int32_t* p) { return _mm512_loadu_si512(p); }
+static inline void store_int(int32_t* p, i32 v) { _mm512_storeu_si512(p, v); }
+static inline f32 to_float(i32 v) { return _mm512_cvtepi32_ps(v); }
+static inline i32 to_int(f32 v) { return _mm512_cvtps_epi32(v); }  // to nearest, ties to even
+static inline void store_narrow(int8_t* p, i32 v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+}
+static inline i32 add_int(i32 a, i32 b) { return _mm512_add_epi32(a, b); }
+
+static inline f32 load_f16(const void* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+static inline f32 load_bf16(const void* p) {
+  __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+// 8 lanes from a, then 8 from b
+static inline f32 load_f16_halves(const void* a, const void* b) {
+  __m128i lo = _mm_loadu_si128(static_cast<const __m128i*>(a)), hi = _mm_loadu_si128(static_cast<const __m128i*>(b));
+  return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
+}
+static inline f32 load_halves(const float* a, const float* b) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
+}
+static inline void store_f16(void* p, f32 v) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+static inline bytes load_bytes(const void* p) { return _mm512_loadu_si512(p); }
+static inline bytes load_bytes_halves(const void* a, const void* b) {
+  __m256i lo = _mm256_loadu_si256(static_cast<const __m256i*>(a)), hi = _mm256_loadu_si256(static_cast<const __m256i*>(b));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
+}
+static inline bytes low_nibbles(bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+static inline bytes high_nibbles(bytes v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+// acc[lane] += sum over t of unsigned weights[lane][t] * signed activations[t], four bytes in one int
+static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
+  return _mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(activations));
+}
+static inline i32 dot4_byte(i32 acc, bytes weights, int32_t activations) {
+  return _mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(activations));
+}
+
+static inline f32 low_bf16(bytes v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
+static inline f32 high_bf16(bytes v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))); }
+static inline bytes keep_low_bf16(bytes v) { return _mm512_and_si512(v, _mm512_set1_epi32(65535)); }
+
+static inline float reduce_max(f32 v) { return _mm512_reduce_max_ps(v); }
+static inline float reduce_add(f32 v) {  // a fixed tree
+  __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+static inline int32_t reduce_add_int(i32 v) { return _mm512_reduce_add_epi32(v); }
+
+static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+#ifndef OCTAVO_HAS_BF16
+// Without BF16 instructions a pair of bf16 costs two multiply-adds, low element first.
+inline constexpr bool kBf16Activations = false;
+static inline float bf16_bits(uint32_t bits) {
+  float f;
+  __builtin_memcpy(&f, &bits, 4);
+  return f;
+}
+static inline f32 dot2_bf16(f32 acc, bytes pairs, uint32_t pair) {
+  acc = fma(low_bf16(pairs), broadcast(bf16_bits(pair << 16)), acc);
+  return fma(high_bf16(pairs), broadcast(bf16_bits(pair & 0xffff0000u)), acc);
+}
+static inline void store_bf16(void* p, f32 v) {  // to nearest, ties to even; NaN stays NaN
+  __m512i bits = _mm512_castps_si512(v);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  rounded = _mm512_mask_blend_epi32(nan, rounded, _mm512_set1_epi32(0x7fc00000));
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+}
+#endif

@@ -1,0 +1,129 @@
+// Weights, from rows as they lie in files to the panels that the kernels stream.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "groups.h"
+#include "octavo/formats.h"
+
+namespace octavo {
+namespace {
+
+size_t panel_size(WeightKind kind, bool affine, int k) {
+  const size_t size = static_cast<size_t>(k), groups = size / kGroup;
+  const size_t scales = groups * (affine ? 64 : 32);
+  size_t total = size * kPanel * 4;
+  if (kind == WeightKind::q4) total = groups * 256 + scales;
+  if (kind == WeightKind::q8) total = groups * 512 + scales;
+  if (kind == WeightKind::bf16) total = size * kPanel * 2;
+  return (total + 63) / 64 * 64;
+}
+
+void put_f16(uint8_t* at, float value) {
+  const uint16_t half = f32_to_f16(value);
+  if ((half & 0x7fff) >= 0x7c00) throw std::invalid_argument("a weight's scale does not fit 16 bits; load this checkpoint with dtype bfloat16 or float32");
+  std::memcpy(at, &half, 2);
+}
+
+Group rounded_to_bytes(const float* x) {
+  Group g{};
+  float largest = 0;
+  for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::fabs(x[i]));
+  g.scale = f16_to_f32(f32_to_f16(largest / 127.0f));
+  g.zero = 128;
+  for (int i = 0; i < kGroup; ++i)
+    g.q[i] = static_cast<uint8_t>(128 + (g.scale > 0 ? std::clamp(static_cast<int>(std::lrintf(x[i] / g.scale)), -127, 127) : 0));
+  return g;
+}
+
+// Puts group `g` of column `column` into its panel. `target.zero` says what a symmetric panel subtracts.
+void put_group(const Weight& target, uint8_t* panel, int column, int g, const Group& group) {
+  const int groups = target.k / kGroup;
+  const bool q4 = target.kind == WeightKind::q4;
+  for (int i = 0; i < kGroup; ++i) {
+    const int q = target.affine ? group.q[i] : group.q[i] + target.zero - group.zero;
+    if (q4) {
+      uint8_t& byte = panel[256 * g + 64 * (i / 8) + 4 * column + i % 4];
+      byte = static_cast<uint8_t>(i % 8 < 4 ? (byte & 0xf0) | q : (byte & 0x0f) | q << 4);
+    } else {
+      panel[512 * g + 64 * (i / 4) + 4 * column + i % 4] = static_cast<uint8_t>(q);
+    }
+  }
+  uint8_t* scales = panel + static_cast<size_t>(groups) * (q4 ? 256 : 512);
+  put_f16(scales + 32 * g + 2 * column, group.scale);
+  if (target.affine)
+    put_f16(scales + 32 * groups + 32 * g + 2 * column, group.minimum - group.scale * static_cast<float>(group.zero));
+}
+
+void put_floats(const Weight& target, uint8_t* panel, int column, const float* row) {
+  for (int i = 0; i < target.k; ++i) {
+    if (target.kind == WeightKind::f32) {
+      reinterpret_cast<float*>(panel)[i * kPanel + column] = row[i];
+    } else {
+      reinterpret_cast<uint16_t*>(panel)[(i / 2 * kPanel + column) * 2 + i % 2] = f32_to_bf16(row[i]);
+    }
+  }
+}
+
+// `scratch` holds k floats.
+void put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* raw, Format format, float* scratch) {
+  const bool quantised = target.kind == WeightKind::q4 || target.kind == WeightKind::q8;
+  if (!quantised || !has_groups(format)) dequantise(format, raw, target.k, scratch);
+  if (!quantised) return put_floats(target, panel, column, scratch);
+  for (int g = 0; g < target.k / kGroup; ++g)
+    put_group(target, panel, column, g, has_groups(format) ? group_at(format, raw, g) : rounded_to_bytes(scratch + kGroup * g));
+}
+
+}  // namespace
+
+void PackedWeight::Free::operator()(uint8_t* p) const { std::free(p); }
+
+PackedWeight::PackedWeight(WeightKind kind, bool affine, int n, int k) {
+  const bool quantised = kind == WeightKind::q4 || kind == WeightKind::q8;
+  if (n <= 0 || k <= 0 || k % (quantised ? kGroup : kPanel))
+    throw std::invalid_argument("a " + std::to_string(n) + " x " + std::to_string(k) + " matrix cannot be packed: its rows must be a multiple of " +
+                                std::to_string(quantised ? kGroup : kPanel) + " long");
+  const int zero = affine || !quantised ? 0 : kind == WeightKind::q4 ? 8 : 128;
+  weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, quantised && affine, k), nullptr};
+  size_ = static_cast<size_t>((n + kPanel - 1) / kPanel) * weight_.panel_bytes;
+  constexpr size_t kHugePage = size_t{2} << 20;
+  const size_t alignment = size_ >= kHugePage ? kHugePage : 64;
+  data_.reset(static_cast<uint8_t*>(std::aligned_alloc(alignment, (size_ + alignment - 1) / alignment * alignment)));
+  if (!data_) throw std::bad_alloc();
+  if (alignment == kHugePage) madvise(data_.get(), size_, MADV_HUGEPAGE);  // a hint: streaming needs few page walks then
+  weight_.data = data_.get();
+}
+
+void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format format, int rows, int first_panel, int panel_step) {
+  const Weight& w = weight_;
+  const size_t stride = row_bytes(format, w.k);
+  const int panels = (rows + kPanel - 1) / kPanel, last = first_panel + (panels - 1) * panel_step;
+  if (raw_size != stride * static_cast<size_t>(rows)) throw std::invalid_argument("a tensor has " + std::to_string(raw_size) + " bytes, its shape needs " + std::to_string(stride * static_cast<size_t>(rows)));
+  if (first_panel < 0 || panel_step < 1 || last >= (w.n + kPanel - 1) / kPanel) throw std::invalid_argument("rows outside the packed matrix");
+  if (w.kind == WeightKind::q4 && natural_kind(format) != WeightKind::q4) throw std::invalid_argument("only 4-bit formats can be packed to 4 bits");
+  if (!w.affine && is_affine(format) && w.kind <= WeightKind::q8) throw std::invalid_argument("a format with minima needs an affine matrix");
+  std::vector<std::vector<float>> scratch(static_cast<size_t>(pool.num_threads()));
+  std::vector<std::string> errors(static_cast<size_t>(pool.num_threads()));
+  pool.each(panels, [&](int i, int thread) {
+    std::vector<float>& floats = scratch[static_cast<size_t>(thread)];
+    floats.resize(static_cast<size_t>(w.k));
+    uint8_t* panel = data_.get() + static_cast<size_t>(first_panel + i * panel_step) * w.panel_bytes;
+    std::memset(panel, 0, w.panel_bytes);
+    try {
+      for (int c = 0; c < kPanel && i * kPanel + c < rows; ++c)
+        put_row(w, panel, c, raw + static_cast<size_t>(i * kPanel + c) * stride, format, floats.data());
+    } catch (const std::exception& e) {
+      errors[static_cast<size_t>(thread)] = e.what();
+    }
+  });
+  for (const std::string& error : errors)
+    if (!error.empty()) throw std::invalid_argument(error);
+}
+
+}  // namespace octavo

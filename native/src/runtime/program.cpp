@@ -1,0 +1,370 @@
+#include "octavo/program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace octavo {
+namespace {
+
+constexpr int kChunkRows = 256;  // rows that go through all layers together: their activations stay in the L2 cache
+constexpr int kLogitRows = 32;   // rows of logits in memory at once
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
+size_t logit_stride(const Weight& w) { return static_cast<size_t>(num_panels(w)) * kPanel; }
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("malformed step: " + what); }
+
+}  // namespace
+
+Program::Program(const Kernels& kernels, Pool& pool, AttentionShape attention, std::vector<float> inverse_frequencies)
+    : kernels_(kernels), pool_(pool), shape_(attention), inverse_frequencies_(std::move(inverse_frequencies)) {
+  if (shape_.head_dim % 16 || shape_.heads % shape_.kv_heads || shape_.rope_dim > shape_.head_dim ||
+      inverse_frequencies_.size() * 2 != static_cast<size_t>(shape_.rope_dim))
+    throw std::invalid_argument("attention needs a head_dim that is a multiple of 16, whole groups of heads, and rope_dim / 2 frequencies");
+  thread_partials_.resize(static_cast<size_t>(pool.num_threads()));
+  sample_memory_.resize(static_cast<size_t>(pool.num_threads()));
+}
+
+// ---- building ----
+
+int Program::buffer(int columns) {
+  columns_.push_back(ceil_div(columns, kPanel) * kPanel);
+  buffers_.emplace_back();
+  return static_cast<int>(columns_.size()) - 1;
+}
+
+void Program::embed(const Weight& table, int out) {
+  vocab_ = table.n;
+  ops_.push_back({Kind::embed, 0, out, 0, nullptr, 0, &table, Epilogue::store, this, 0});
+}
+
+void Program::matmul(int in, const float* norm, float eps, const Weight& weight, Epilogue epilogue, int out) {
+  // Tiles of four panels keep enough sums in flight; where that leaves few tiles, smaller ones balance better.
+  const int panels_per_tile = num_panels(weight) / 4 >= 6 * pool_.num_threads() ? 4 : 2;
+  ops_.push_back({Kind::matmul, in, out, 0, norm, eps, &weight, epilogue, this, panels_per_tile});
+}
+
+void Program::attention(int qkv, int out) {
+  ops_.push_back({Kind::attention, qkv, out, num_layers_++, nullptr, 0, nullptr, Epilogue::store, this, 0});
+}
+
+void Program::head(int in, const float* norm, float eps, const Weight& weight) {
+  head_in_ = in;
+  head_norm_ = norm;
+  head_eps_ = eps;
+  head_weight_ = &weight;
+}
+
+void Program::allocate(KvType type, int num_blocks, int block_size) {
+  if (num_blocks < 1 || block_size < 8 || block_size > 512 || block_size & (block_size - 1))
+    throw std::invalid_argument("the KV cache needs at least one block, of 8, 16, 32, 64, 128, 256 or 512 tokens");
+  const size_t element = type == KvType::f32 ? 4 : 2;
+  layout_ = {type, block_size, shape_.kv_heads, shape_.head_dim, 0, 0};
+  layout_.tile_bytes = static_cast<size_t>(block_size * shape_.head_dim) * element;
+  layout_.block_bytes = layout_.tile_bytes * 2 * static_cast<size_t>(shape_.kv_heads);
+  layer_bytes_ = layout_.block_bytes * static_cast<size_t>(num_blocks);
+  num_blocks_ = num_blocks;
+  kv_ = std::make_unique<KvMemory>(layer_bytes_ * static_cast<size_t>(num_layers_));
+}
+
+// ---- one step ----
+
+void Program::check(const Step& s) const {
+  if (!kv_ || !head_weight_) refuse("the program has no cache or no output head");
+  const size_t works = s.starts.size();
+  if (s.row_offsets.size() != works + 1 || s.block_offsets.size() != works + 1) refuse("offsets do not match the works");
+  if (s.row_offsets[0] != 0 || s.block_offsets[0] != 0 || static_cast<size_t>(s.row_offsets[works]) != s.tokens.size() ||
+      static_cast<size_t>(s.block_offsets[works]) != s.block_ids.size())
+    refuse("offsets do not span the arrays");
+  for (size_t w = 0; w < works; ++w) {
+    const int rows = s.row_offsets[w + 1] - s.row_offsets[w], blocks = s.block_offsets[w + 1] - s.block_offsets[w];
+    if (rows < 1 || blocks < 0 || s.starts[w] < 0) refuse("a work without tokens, or before position 0");
+    if (static_cast<int64_t>(s.starts[w]) + rows > static_cast<int64_t>(blocks) * layout_.block_size)
+      refuse("work " + std::to_string(w) + " reaches beyond its " + std::to_string(blocks) + " blocks");
+  }
+  for (int32_t token : s.tokens)
+    if (token < 0 || token >= vocab_) refuse("token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(vocab_));
+  for (std::span<const int32_t> ids : {s.block_ids, s.copies})
+    for (int32_t id : ids)
+      if (id < 0 || id >= num_blocks_) refuse("block " + std::to_string(id) + " is outside the pool of " + std::to_string(num_blocks_));
+  for (size_t i = 0; i < s.logit_rows.size(); ++i)
+    if (s.logit_rows[i] < (i ? s.logit_rows[i - 1] + 1 : 0) || static_cast<size_t>(s.logit_rows[i]) >= s.tokens.size())
+      refuse("logit rows must ascend and lie inside the step");
+}
+
+void Program::run(const Step& step) {
+  check(step);
+  timings_ = {};
+  copy_blocks(step);
+  batch_ = &step.samples;
+  int work = 0, next_logit = 0, next_job = 0;
+  const int total = static_cast<int>(step.tokens.size());
+  for (int first = 0; first < total; first += kChunkRows) {
+    const int last = std::min(total, first + kChunkRows);
+    work = begin_chunk(step, first, last, work);
+    const double started = seconds();
+    run_layers();
+    timings_.layers += seconds() - started;
+    run_head(step, first, last, &next_logit, &next_job);
+  }
+}
+
+void Program::copy_blocks(const Step& step) {
+  if (step.copies.empty()) return;
+  pool_.each(num_layers_, [&](int layer, int) {
+    uint8_t* base = kv_->data() + layer_bytes_ * static_cast<size_t>(layer);
+    for (size_t i = 0; i < step.copies.size(); i += 2)
+      std::memcpy(base + layout_.block_bytes * static_cast<size_t>(step.copies[i + 1]),
+                  base + layout_.block_bytes * static_cast<size_t>(step.copies[i]), layout_.block_bytes);
+  });
+}
+
+void Program::grow(int rows) {
+  for (size_t b = 0; b < buffers_.size(); ++b) {
+    const size_t size = static_cast<size_t>(rows) * static_cast<size_t>(columns_[b]);
+    if (buffers_[b].size() < size) buffers_[b].resize(size);
+  }
+  size_t stride = kernels_.activation_stride(head_weight_->kind, head_weight_->k);
+  for (const Op& op : ops_)
+    if (op.kind == Kind::matmul) stride = std::max(stride, kernels_.activation_stride(op.weight->kind, op.weight->k));
+  activations_.resize(std::max(activations_.size(), stride * static_cast<size_t>(std::max(rows, kLogitRows))));
+  queries_.resize(std::max(queries_.size(), static_cast<size_t>(rows * shape_.heads * shape_.head_dim) * 4));
+}
+
+void Program::extend_rotations(int positions) {
+  const size_t half = inverse_frequencies_.size();
+  const int known = half ? static_cast<int>(rotations_.size() / (2 * half)) : positions;
+  if (positions <= known) return;
+  const int wanted = ceil_div(positions, 512) * 512;
+  rotations_.resize(static_cast<size_t>(wanted) * 2 * half);
+  pool_.each(ceil_div(wanted - known, 64), [&](int i, int) {
+    for (int p = known + 64 * i; p < std::min(wanted, known + 64 * (i + 1)); ++p) {
+      float* at = rotations_.data() + static_cast<size_t>(p) * 2 * half;
+      for (size_t f = 0; f < half; ++f) {
+        const double angle = static_cast<double>(static_cast<float>(p) * inverse_frequencies_[f]);
+        at[f] = static_cast<float>(std::cos(angle));
+        at[half + f] = static_cast<float>(std::sin(angle));
+      }
+    }
+  });
+}
+
+// Rows first_row .. last_row of the step become the current chunk; `work` holds the first of them. Returns the work
+// that holds the row after the last.
+int Program::begin_chunk(const Step& step, int first_row, int last_row, int work) {
+  rows_ = last_row - first_row;
+  grow(rows_);
+  tokens_.assign(step.tokens.begin() + first_row, step.tokens.begin() + last_row);
+  row_places_.clear();
+  segments_.clear();
+  int furthest = 0;
+  for (int row = first_row; row < last_row;) {
+    while (step.row_offsets[static_cast<size_t>(work) + 1] <= row) ++work;
+    const size_t w = static_cast<size_t>(work);
+    const int end = std::min(last_row, step.row_offsets[w + 1]);
+    const int position = step.starts[w] + row - step.row_offsets[w];
+    const int32_t* blocks = step.block_ids.data() + step.block_offsets[w];
+    segments_.push_back({row - first_row, end - row, position, blocks});
+    for (int p = position; p < position + end - row; ++p) row_places_.push_back({p, blocks[p / layout_.block_size], p % layout_.block_size});
+    furthest = std::max(furthest, position + end - row);
+    row = end;
+  }
+  extend_rotations(furthest);
+  plan_attention();
+  return work;
+}
+
+void Program::plan_attention() {
+  tasks_.clear();
+  split_tasks_.clear();
+  const int group = shape_.heads / shape_.kv_heads;
+  const int rows_per_task = group <= kMaxQueryRows ? kMaxQueryRows / group * group : kMaxQueryRows;
+  int num_partials = 0;
+  for (int s = 0; s < static_cast<int>(segments_.size()); ++s) {
+    const Segment& segment = segments_[static_cast<size_t>(s)];
+    for (int first = 0; first < segment.num_rows * group; first += rows_per_task) {
+      const int rows = std::min(rows_per_task, segment.num_rows * group - first);
+      const int last_position = segment.position + (first + rows - 1) / group;
+      const int splits = last_position / kSplitKeys + 1;
+      for (int h = 0; h < shape_.kv_heads; ++h) {
+        tasks_.push_back({s, h, first, rows, splits, num_partials});
+        num_partials += splits;
+      }
+    }
+  }
+  // Few long tasks are cut at the splits, so that all threads have work; the sums are the same either way.
+  const int num_tasks = static_cast<int>(tasks_.size());
+  if (num_partials == num_tasks || num_tasks >= 8 * pool_.num_threads()) return;
+  for (int t = 0; t < num_tasks; ++t)
+    for (int s = 0; s < tasks_[static_cast<size_t>(t)].num_splits; ++s) split_tasks_.insert(split_tasks_.end(), {t, s});
+  partials_.resize(std::max(partials_.size(), partial_floats() * static_cast<size_t>(num_partials)));
+}
+
+void Program::run_layers() {
+  stages_.clear();
+  for (Op& op : ops_) add_stages(op);
+  pool_.run(stages_.data(), static_cast<int>(stages_.size()));
+}
+
+template <void (Program::*kMethod)(const Program::Op&, int, int)>
+void Program::run_op(void* context, int index, int thread) {
+  const Op& op = *static_cast<const Op*>(context);
+  (op.program->*kMethod)(op, index, thread);
+}
+
+void Program::add_stages(Op& op) {
+  const int num_tasks = static_cast<int>(tasks_.size());
+  switch (op.kind) {
+    case Kind::embed: stages_.push_back({rows_, &op, run_op<&Program::run_embed>}); break;
+    case Kind::matmul:
+      stages_.push_back({rows_, &op, run_op<&Program::run_prepare>});
+      stages_.push_back({ceil_div(num_panels(*op.weight), op.panels_per_tile), &op, run_op<&Program::run_matmul>});
+      break;
+    case Kind::attention:
+      stages_.push_back({rows_, &op, run_op<&Program::run_rope>});
+      if (split_tasks_.empty()) {
+        stages_.push_back({num_tasks, &op, run_op<&Program::run_task>});
+      } else {
+        stages_.push_back({static_cast<int>(split_tasks_.size() / 2), &op, run_op<&Program::run_split>});
+        stages_.push_back({num_tasks, &op, run_op<&Program::run_merge>});
+      }
+      break;
+  }
+}
+
+float* Program::row_of(int buffer, int row) {
+  const size_t b = static_cast<size_t>(buffer);
+  return buffers_[b].data() + static_cast<size_t>(row) * static_cast<size_t>(columns_[b]);
+}
+
+void Program::run_embed(const Op& op, int row, int) {
+  kernels_.gather_row(*op.weight, tokens_[static_cast<size_t>(row)], row_of(op.out, row));
+}
+
+void Program::run_prepare(const Op& op, int row, int) {
+  const Weight& w = *op.weight;
+  const size_t stride = kernels_.activation_stride(w.kind, w.k);
+  kernels_.prepare(w.kind, row_of(op.in, row), op.norm, op.eps, w.k, activations_.data() + stride * static_cast<size_t>(row));
+}
+
+void Program::run_matmul(const Op& op, int tile, int) {
+  const int first = tile * op.panels_per_tile, last = std::min(first + op.panels_per_tile, num_panels(*op.weight));
+  const MatmulArgs args{op.weight, activations_.data(), rows_, row_of(op.out, 0), static_cast<size_t>(columns_[static_cast<size_t>(op.out)]), op.epilogue};
+  kernels_.matmul(args, first, last);
+}
+
+// ---- attention ----
+
+void Program::run_rope(const Op& op, int row, int) {
+  const Row& at = row_places_[static_cast<size_t>(row)];
+  const size_t query_bytes = static_cast<size_t>(shape_.heads * shape_.head_dim) * 4;
+  kernels_.rope_store({&layout_, kv_->data() + layer_bytes_ * static_cast<size_t>(op.layer), row_of(op.in, row),
+                       rotations_.data() + static_cast<size_t>(at.position * shape_.rope_dim),
+                       queries_.data() + query_bytes * static_cast<size_t>(row), shape_.heads, shape_.rope_dim, shape_.scale, at.block, at.slot});
+}
+
+AttendArgs Program::attend_args(const Op& op, const Task& task) const {
+  const Segment& segment = segments_[static_cast<size_t>(task.segment)];
+  const size_t query_bytes = static_cast<size_t>(shape_.heads * shape_.head_dim) * 4, out = static_cast<size_t>(op.out);
+  const size_t row = static_cast<size_t>(segment.first_row), stride = static_cast<size_t>(columns_[out]);
+  return {&layout_, kv_->data() + layer_bytes_ * static_cast<size_t>(op.layer), segment.blocks,
+          queries_.data() + query_bytes * row, query_bytes, const_cast<float*>(buffers_[out].data()) + stride * row, stride,
+          shape_.heads, task.kv_head, segment.position, task.first_row, task.num_rows};
+}
+
+size_t Program::partial_floats() const { return static_cast<size_t>(kMaxQueryRows) * static_cast<size_t>(shape_.head_dim + 2); }
+
+Partial Program::partial_at(float* memory, int index) const {
+  float* acc = memory + partial_floats() * static_cast<size_t>(index);
+  float* maximum = acc + kMaxQueryRows * shape_.head_dim;
+  return {acc, maximum, maximum + kMaxQueryRows};
+}
+
+void Program::run_task(const Op& op, int index, int thread) {
+  const Task& task = tasks_[static_cast<size_t>(index)];
+  std::vector<float>& memory = thread_partials_[static_cast<size_t>(thread)];
+  memory.resize(std::max(memory.size(), partial_floats() * static_cast<size_t>(task.num_splits)));
+  const AttendArgs args = attend_args(op, task);
+  std::vector<Partial> partials;
+  Partial few[8];
+  Partial* list = few;
+  if (task.num_splits > 8) {
+    partials.resize(static_cast<size_t>(task.num_splits));
+    list = partials.data();
+  }
+  for (int s = 0; s < task.num_splits; ++s) {
+    list[s] = partial_at(memory.data(), s);
+    kernels_.attend_split(args, s, list[s]);
+  }
+  kernels_.attend_merge(args, list, task.num_splits);
+}
+
+void Program::run_split(const Op& op, int index, int) {
+  const size_t i = static_cast<size_t>(index) * 2;
+  const Task& task = tasks_[static_cast<size_t>(split_tasks_[i])];
+  const int split = split_tasks_[i + 1];
+  kernels_.attend_split(attend_args(op, task), split, partial_at(partials_.data(), task.first_partial + split));
+}
+
+void Program::run_merge(const Op& op, int index, int) {
+  const Task& task = tasks_[static_cast<size_t>(index)];
+  std::vector<Partial> partials;
+  for (int s = 0; s < task.num_splits; ++s) partials.push_back(partial_at(partials_.data(), task.first_partial + s));
+  kernels_.attend_merge(attend_args(op, task), partials.data(), task.num_splits);
+}
+
+// ---- logits and sampling ----
+
+void Program::run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job) {
+  const Weight& w = *head_weight_;
+  const size_t activation = kernels_.activation_stride(w.kind, w.k), stride = logit_stride(w);
+  const int num_logits = static_cast<int>(step.logit_rows.size());
+  while (*next_logit < num_logits && step.logit_rows[static_cast<size_t>(*next_logit)] < last_row) {
+    const double started = seconds();
+    int rows = 0;
+    while (rows < kLogitRows && *next_logit + rows < num_logits && step.logit_rows[static_cast<size_t>(*next_logit + rows)] < last_row) ++rows;
+    first_logit_ = *next_logit;
+    logits_.resize(std::max(logits_.size(), stride * static_cast<size_t>(rows)));
+    pool_.each(rows, [&](int i, int) {
+      const int row = step.logit_rows[static_cast<size_t>(first_logit_ + i)] - first_row;
+      kernels_.prepare(w.kind, row_of(head_in_, row), head_norm_, head_eps_, w.k, activations_.data() + activation * static_cast<size_t>(i));
+    });
+    constexpr int kPanelsPerTile = 32;
+    const MatmulArgs args{&w, activations_.data(), rows, logits_.data(), stride, Epilogue::store};
+    pool_.each(ceil_div(num_panels(w), kPanelsPerTile), [&](int i, int) {
+      kernels_.matmul(args, i * kPanelsPerTile, std::min((i + 1) * kPanelsPerTile, num_panels(w)));
+    });
+    const double computed = seconds();
+    int jobs = 0;
+    while (*next_job + jobs < step.samples.num_jobs && step.samples.jobs[*next_job + jobs].row < first_logit_ + rows) ++jobs;
+    first_job_ = *next_job;
+    pool_.each(jobs, [&](int i, int thread) { run_job(i, thread); });
+    timings_.head += computed - started;
+    timings_.sample += seconds() - computed;
+    *next_logit += rows;
+    *next_job += jobs;
+  }
+}
+
+void Program::run_job(int index, int thread) {
+  const int vocab = head_weight_->n, job = first_job_ + index;
+  std::vector<uint8_t>& memory = sample_memory_[static_cast<size_t>(thread)];
+  memory.resize(std::max(memory.size(), sample_scratch_bytes(vocab) + 64));
+  void* aligned = memory.data();
+  size_t space = memory.size();
+  std::align(64, sample_scratch_bytes(vocab), aligned, space);
+  SampleScratch scratch{aligned, space};
+  const float* logits = logits_.data() + logit_stride(*head_weight_) * static_cast<size_t>(batch_->jobs[job].row - first_logit_);
+  run_sample_job(kernels_, logits, vocab, *batch_, job, scratch);
+}
+
+}  // namespace octavo
