@@ -21,12 +21,6 @@ from tests.config.generate import as_text, values
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("OCTAVO_") and not name.startswith("OCTAVO_TEST_")]:
-        monkeypatch.delenv(name)
-
-
 def fails(capsys: Capture, *words: str) -> str:
     """Runs a command that must end with a usage error; returns its one line."""
     assert main(words) == cli.USAGE
