@@ -4,12 +4,15 @@ import argparse
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from octavo.config import Config, EngineConfig, ServerConfig
+from octavo.config import CacheConfig, Config, EngineConfig, ModelConfig, ServerConfig
 from octavo.config.machine import usable_cpus
 from octavo.config.sources import resolve
+from octavo.loaders import hub
+from octavo.models.catalog import DEFAULT_MODEL
 from octavo.tools import doctor
 from octavo.tools.doctor import Finding, State
 
@@ -80,3 +83,41 @@ def test_the_status_says_whether_something_is_broken(
     monkeypatch.setattr(doctor, "CHECKS", {"one": lambda _: Finding(state, "text")})
     assert doctor.main(resolve(environment={}), argparse.Namespace(json=False)) == status
     assert capsys.readouterr().out.split() == [state, "one", "text"]
+
+
+def test_a_model_that_was_not_downloaded_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path))
+    for model in (None, DEFAULT_MODEL.name):
+        finding = doctor.check_model(Config(model=ModelConfig(model=model)))
+        assert finding.state is State.WARNING and f"octavo pull {DEFAULT_MODEL.name}" in finding.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_catalogue_model_with_other_bytes_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path))
+    file = hub.models_folder() / DEFAULT_MODEL.file_name
+    file.parent.mkdir()
+    with file.open("wb") as sparse:
+        sparse.truncate(DEFAULT_MODEL.size_bytes)
+    finding = doctor.check_model(Config())
+    assert finding.state is State.BROKEN
+    assert str(file) in finding.text and DEFAULT_MODEL.sha256 in finding.text
+
+
+def test_a_model_that_generates_is_ok_and_shows_its_memory_plan(tiny_gguf: Path) -> None:
+    config = Config(
+        model=ModelConfig(model=str(tiny_gguf)),
+        cache=CacheConfig(num_blocks=64),
+        engine=EngineConfig(backend="reference"),
+    )
+    finding = doctor.check_model(config)
+    assert finding.state is State.OK, finding
+    assert "loads and generates" in finding.text
+    assert any(line.startswith("KV cache: ") and "64 blocks of 16" in line for line in finding.details)
+
+
+def test_a_model_that_is_broken_is_a_finding(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    found = doctor.examine(Config(model=ModelConfig(model=str(broken))), {"model": doctor.check_model})
+    assert found["model"].state is State.BROKEN and "broken.gguf" in found["model"].text
