@@ -1,4 +1,4 @@
-"""The memory plan: how many KV blocks there are, how long a context may be. A pure function, its arithmetic in words."""
+"""The memory plan: how many KV blocks there are, how long a context may be. Pure, with its arithmetic in words."""
 
 from dataclasses import dataclass
 

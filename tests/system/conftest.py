@@ -1,0 +1,14 @@
+"""The default model, loaded once for all tests that only ask it something."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo import LLM
+
+
+@pytest.fixture(scope="session")
+def llm(default_model: Path) -> Iterator[LLM]:
+    with LLM(default_model, backend="reference", max_num_seqs=16, max_model_len=2048, seed=1) as llm:
+        yield llm

@@ -1,0 +1,168 @@
+"""LLM with the default model: what scripts written for vLLM's LLM rely on, and what goes wrong."""
+
+import pytest
+
+from octavo import LLM, SamplingParams
+from octavo.config import ConfigError
+from octavo.core.sampling import ParameterError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+SEA = "The sea is"
+
+
+def ask(llm: LLM, prompts, params=GREEDY):
+    return llm.generate(prompts, params, use_tqdm=False)
+
+
+def text_of(llm: LLM, prompt, params=GREEDY) -> str:
+    return ask(llm, prompt, params)[0].outputs[0].text
+
+
+def test_the_capital_of_france(llm):
+    (output,) = llm.chat(FRANCE, SamplingParams(temperature=0, max_tokens=30), use_tqdm=False)
+    choice = output.outputs[0]
+    assert "Paris" in choice.text
+    assert (choice.finish_reason, choice.stop_reason, output.finished) == ("stop", None, True)
+    assert choice.text == llm.get_tokenizer().decode(choice.token_ids)
+
+
+def test_a_chat_is_its_rendered_prompt(llm):
+    (chat,) = llm.chat(FRANCE, GREEDY, use_tqdm=False)
+    (plain,) = ask(llm, chat.prompt)
+    assert plain.prompt_token_ids == chat.prompt_token_ids
+    assert plain.outputs[0].token_ids == chat.outputs[0].token_ids
+
+
+def test_many_conversations_answer_in_their_order(llm):
+    spain = [{"role": "user", "content": "What is the capital of Spain?"}]
+    outputs = llm.chat([FRANCE, spain, FRANCE], GREEDY, use_tqdm=False)
+    assert ["Paris" in output.outputs[0].text for output in outputs] == [True, False, True]
+    assert "Madrid" in outputs[1].outputs[0].text
+
+
+def test_prompts_come_in_four_shapes(llm):
+    ids = llm.get_tokenizer().encode(SEA)
+    shapes = [SEA, ids, {"prompt": SEA}, {"prompt_token_ids": ids}]
+    together = ask(llm, shapes)
+    alone = [ask(llm, shape)[0] for shape in shapes]
+    assert {tuple(output.outputs[0].token_ids) for output in (*together, *alone)} == {
+        tuple(together[0].outputs[0].token_ids)
+    }
+    assert [output.prompt for output in together] == [SEA, None, SEA, None]
+
+
+def test_outputs_are_in_the_order_of_the_prompts_whatever_ends_first(llm):
+    lengths = [9, 1, 5, 2, 7, 3]
+    prompts = [f"{number} times {number} is" for number in range(len(lengths))]
+    params = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True) for length in lengths]
+    outputs = ask(llm, prompts, params)
+    assert [output.prompt for output in outputs] == prompts
+    assert [len(output.outputs[0].token_ids) for output in outputs] == lengths
+    assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
+
+
+def test_choices_differ_and_come_again_with_the_same_seed(llm):
+    params = SamplingParams(n=3, temperature=1.0, seed=7, max_tokens=8)
+    first, second = ask(llm, [SEA, SEA], params)
+    texts = [choice.text for choice in first.outputs]
+    assert texts == [choice.text for choice in second.outputs]
+    assert [choice.index for choice in first.outputs] == [0, 1, 2] and len(set(texts)) > 1
+    assert text_of(llm, SEA, SamplingParams(temperature=1.0, seed=7, max_tokens=8)) == texts[0]
+
+
+def test_without_a_seed_answers_differ(llm):
+    outputs = ask(llm, [SEA] * 4, SamplingParams(temperature=1.0, max_tokens=8))
+    assert len({output.outputs[0].text for output in outputs}) > 1
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_string_ends_the_answer(llm, include):
+    whole = text_of(llm, SEA, SamplingParams(temperature=0, max_tokens=40))
+    stop = whole.split()[5]
+    params = SamplingParams(temperature=0, max_tokens=40, stop=[stop], include_stop_str_in_output=include)
+    (output,) = ask(llm, SEA, params)
+    choice = output.outputs[0]
+    before = whole[: whole.index(stop)]
+    assert choice.text == (before + stop if include else before)
+    assert (choice.finish_reason, choice.stop_reason) == ("stop", stop)
+    assert len(choice.token_ids) < 40
+
+
+def test_a_stop_token_ends_the_answer_and_is_not_shown(llm):
+    (whole,) = ask(llm, SEA)
+    third = whole.outputs[0].token_ids[2]
+    (output,) = ask(llm, SEA, SamplingParams(temperature=0, max_tokens=12, stop_token_ids=[third]))
+    choice = output.outputs[0]
+    assert choice.token_ids == whole.outputs[0].token_ids[:3] and choice.stop_reason == third
+    assert choice.text == llm.get_tokenizer().decode(choice.token_ids[:2])
+
+
+def test_a_second_equal_prompt_is_cached(llm):
+    prompt = [(number * 7919) % 40000 + 100 for number in range(300)]
+    first, second = (ask(llm, prompt)[0] for _ in range(2))
+    assert first.num_cached_tokens == 0 and second.num_cached_tokens > 250
+    assert first.outputs[0].token_ids == second.outputs[0].token_ids
+
+
+def test_logprobs_have_the_token_first_and_add_up(llm):
+    (output,) = ask(llm, SEA, SamplingParams(temperature=0, max_tokens=4, logprobs=2, prompt_logprobs=1))
+    choice = output.outputs[0]
+    assert choice.logprobs is not None and output.prompt_logprobs is not None
+    for token, distribution in zip(choice.token_ids, choice.logprobs, strict=True):
+        assert next(iter(distribution)) == token and distribution[token].rank == 1
+        assert len(distribution) == 2 and all(entry.logprob < 0 for entry in distribution.values())
+    first = [distribution[token].logprob for token, distribution in zip(choice.token_ids, choice.logprobs, strict=True)]
+    assert choice.cumulative_logprob == sum(first)
+    assert output.prompt_logprobs[0] is None and len(output.prompt_logprobs) == len(output.prompt_token_ids)
+    for token, distribution in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True):
+        assert distribution is not None and next(iter(distribution)) == token
+
+
+REFUSED = [
+    ("", "no tokens"),
+    ([], "no tokens"),
+    ([5, 49152], "49152"),
+    ([-1], "-1"),
+    ({"prompt_token_ids": [7] * 3000}, "2048"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "words"), REFUSED, ids=["no text", "no ids", "past the end", "negative", "too long"])
+def test_a_prompt_that_cannot_be_served_is_refused_and_all_goes_on(llm, prompt, words):
+    with pytest.raises(ValueError, match=words):
+        ask(llm, [SEA, prompt, SEA])
+    assert llm.generate(SEA, GREEDY, use_tqdm=False)[0].finished
+
+
+def test_what_makes_no_sense_is_refused(llm):
+    with pytest.raises(ValueError, match="2 sampling parameters for 1 prompts"):
+        ask(llm, SEA, [GREEDY, GREEDY])
+    with pytest.raises(ValueError, match="'prompt' or 'prompt_token_ids'"):
+        ask(llm, {"text": SEA})
+    with pytest.raises(ValueError, match=r"1\.5"):
+        ask(llm, [[1, 1.5]])
+    with pytest.raises(ParameterError, match="stop_token_ids"):
+        ask(llm, SEA, SamplingParams(stop_token_ids=[10**6]))
+    assert ask(llm, []) == []
+
+
+def test_a_progress_bar_can_be_shown(llm, capsys):
+    llm.generate([SEA, SEA], GREEDY, use_tqdm=True)
+    assert "2/2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"max_model_length": 5}, TypeError, "max_model_len"),
+        ({"port": 5}, TypeError, "port"),
+        ({"block_size": 5}, ConfigError, "block_size"),
+        ({"max_model_len": 9000}, ValueError, "8192"),
+        ({"max_model_len": 4096, "num_blocks": 4}, ValueError, "64 or less"),
+        ({"model": "/nowhere/model.gguf"}, ValueError, "/nowhere/model.gguf"),
+    ],
+)
+def test_arguments_that_cannot_be_used_say_why(default_model, options, error, words):
+    with pytest.raises(error, match=words):
+        LLM(**{"model": default_model, **options})
