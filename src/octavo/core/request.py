@@ -1,6 +1,8 @@
 """Request: what was asked, a value that never changes; and the life cycle of its choices, as one transition table."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import RequestId, TokenId
@@ -20,3 +22,56 @@ class Request:
     """Lower goes first, under `--scheduling-policy priority`."""
     namespace: bytes = b""
     """Whose cache this request may share: part of every block key. Tenant and salt, digested."""
+
+
+class ChoiceState(StrEnum):
+    """Where a choice is in its life. Only a RUNNING choice holds blocks."""
+
+    WAITING = "waiting"
+    """Queued for its first work."""
+    FOLLOWING = "following"
+    """A choice past the first: it waits until choice 0 has computed their common prompt."""
+    RUNNING = "running"
+    """Holds a lease and gets work."""
+    PREEMPTED = "preempted"
+    """Lost its lease to another; queued again, at its old place."""
+    FINISHED = "finished"
+
+
+class Move(StrEnum):
+    """What can happen to a choice."""
+
+    ADMIT = "admit"
+    FORK = "fork"
+    PREEMPT = "preempt"
+    FINISH = "finish"
+
+
+TRANSITIONS: Mapping[tuple[ChoiceState, Move], ChoiceState] = {
+    (ChoiceState.WAITING, Move.ADMIT): ChoiceState.RUNNING,
+    (ChoiceState.FOLLOWING, Move.FORK): ChoiceState.RUNNING,
+    (ChoiceState.RUNNING, Move.PREEMPT): ChoiceState.PREEMPTED,
+    (ChoiceState.PREEMPTED, Move.ADMIT): ChoiceState.RUNNING,
+    (ChoiceState.WAITING, Move.FINISH): ChoiceState.FINISHED,
+    (ChoiceState.FOLLOWING, Move.FINISH): ChoiceState.FINISHED,
+    (ChoiceState.RUNNING, Move.FINISH): ChoiceState.FINISHED,
+    (ChoiceState.PREEMPTED, Move.FINISH): ChoiceState.FINISHED,
+}
+"""The whole life cycle. What is not in this table cannot happen.
+
+    WAITING ---admit---> RUNNING ---preempt---> PREEMPTED ---admit---> RUNNING
+    FOLLOWING --fork---> RUNNING
+    any of these --finish--> FINISHED
+"""
+
+
+class IllegalTransition(RuntimeError):
+    """A move that the life cycle does not have: a bug in the caller, never a client's fault."""
+
+
+def after(state: ChoiceState, move: Move) -> ChoiceState:
+    """The state that `move` leads to; raises IllegalTransition where there is none."""
+    try:
+        return TRANSITIONS[state, move]
+    except KeyError:
+        raise IllegalTransition(f"a {state} choice cannot {move}") from None

@@ -1,0 +1,161 @@
+"""Choice: one continuation of a request, while it is in the engine. Its state moves along the table in request.py."""
+
+from octavo.core.hashing import KeyChain
+from octavo.core.lease import Lease
+from octavo.core.plan import BlockCopy, Sample, Work
+from octavo.core.request import ChoiceState, Move, Request, after
+from octavo.core.types import TokenId
+
+
+class Choice:
+    """The tokens of one continuation, and how far its KV has been computed.
+
+        tokens     | prompt ...................... | generated ... | last |
+        KV         | computed ........ | granted |                        |
+                                         this step
+
+    It needs work until all of `tokens` is computed; the work that reaches the end draws the next token. Choice 0 of a
+    request with n choices computes the prompt for all of them: until it has, it stands for all n (`width`).
+    """
+
+    __slots__ = (
+        "_prompt_to_sampler",
+        "_sees_generated",
+        "chain",
+        "claim",
+        "computed",
+        "copies",
+        "granted",
+        "index",
+        "lease",
+        "max_len",
+        "next_full",
+        "order",
+        "passed",
+        "preempted_in",
+        "prompt_len",
+        "rank",
+        "request",
+        "request_id",
+        "scored",
+        "state",
+        "stop_ids",
+        "tokens",
+        "width",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        index: int,
+        *,
+        rank: int,
+        serial: int,
+        max_len: int,
+        stop_ids: frozenset[TokenId],
+        lease: Lease,
+        chain: KeyChain,
+    ) -> None:
+        params = request.params
+        self.request = request
+        self.request_id = request.request_id
+        self.index = index
+        self.rank = rank
+        """Lower ranks go first and may displace higher ones."""
+        self.order = (rank, serial, index)
+        """Its place in every queue, for its whole life."""
+        self.state = ChoiceState.FOLLOWING if index else ChoiceState.WAITING
+        self.tokens = list(request.prompt)
+        self.prompt_len = len(request.prompt)
+        self.max_len = max_len
+        """It ends when it has this many tokens."""
+        self.stop_ids = stop_ids
+        self.computed = 0
+        self.granted = 0
+        """Tokens that the plan in flight, or in the making, computes."""
+        self.copies: tuple[BlockCopy, ...] = ()
+        """Block copies that this work needs first."""
+        self.lease = lease
+        self.chain = chain
+        self.claim: bytes | None = None
+        """The key of the block that this choice is computing, where it is known before it is full."""
+        self.next_full = 0
+        """At this many computed tokens the next block is full."""
+        self.width = 1 if index else params.n
+        self.scored = 0
+        """Prompt positions whose logits were asked for the token that follows."""
+        self.passed = 0
+        """Choices behind it in the queue that were admitted before it, since it got blocked."""
+        self.preempted_in = -1
+        """The step that took its lease away; it is not admitted in the same step."""
+        self._prompt_to_sampler = request.prompt if params.repetition_penalty != 1 else ()
+        self._sees_generated = params.penalised
+
+    def move(self, move: Move) -> None:
+        """Takes a step in its life; raises IllegalTransition where the life cycle has no such step."""
+        self.state = after(self.state, move)
+
+    @property
+    def num_left(self) -> int:
+        """Known tokens whose KV is still to be computed."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Does it still owe logprobs of prompt tokens? Then each position before the last must be computed, not hit."""
+        return self.request.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+
+    def chunk_limit(self) -> int:
+        """How many tokens the next work may have: all that are left, or up to where scoring goes on after a preemption.
+
+        A work scores all of its positions or none.
+        """
+        again = self.scored - self.computed
+        return again if again > 0 and self.scores_prompt else self.num_left
+
+    def work(self) -> Work:
+        """The work for the tokens that were granted."""
+        start, tokens = self.computed, self.tokens
+        end = start + self.granted
+        if end == len(tokens):
+            chunk = (tokens[-1],) if self.granted == 1 else tuple(tokens[start:])
+            samples = self._samples()
+        else:
+            chunk, samples = tuple(tokens[start:end]), ()
+        table = self.lease.table
+        if self.request.params.prompt_logprobs is None:
+            return Work(self.request_id, self.index, start, chunk, table, samples)
+        targets, alternatives = self._targets(start, end)
+        return Work(self.request_id, self.index, start, chunk, table, samples, targets, alternatives)
+
+    def forked(self, choice: "Choice") -> None:
+        """Takes over the computed prompt of `choice`: its blocks, by reference, and its keys."""
+        self.move(Move.FORK)
+        self.lease = choice.lease.fork()
+        self.chain = choice.chain.fork()
+        self.computed = choice.computed
+        self.next_full = choice.next_full
+        self.scored = choice.scored
+
+    def _samples(self) -> tuple[Sample, ...]:
+        if self.width == 1:
+            return (self._sample(self.index),)
+        return tuple([self._sample(index) for index in range(self.width)])
+
+    def _sample(self, index: int) -> Sample:
+        request, num_generated = self.request, len(self.tokens) - self.prompt_len
+        banned = tuple(sorted(self.stop_ids)) if num_generated < request.params.min_tokens else ()
+        if not self._sees_generated:
+            return Sample(request.params, request.seed, index, num_generated, banned)
+        generated = tuple(self.tokens[self.prompt_len :])
+        return Sample(request.params, request.seed, index, num_generated, banned, self._prompt_to_sampler, generated)
+
+    def _targets(self, start: int, end: int) -> tuple[tuple[TokenId, ...], int]:
+        if start < self.scored or start >= self.prompt_len:
+            return (), 0
+        targets = tuple(self.tokens[start + 1 : min(end + 1, self.prompt_len)])
+        return targets, self.request.params.prompt_logprobs or 0
