@@ -50,3 +50,22 @@ class Limits:
     """A prompt chunk is never longer than this in one step; 0 means no such limit."""
     scheduling_policy: str = "fcfs"
     eos_token_ids: tuple[TokenId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How full one replica is, now: for admission, routers and gauges. The block counts add up to the pool."""
+
+    num_running: int
+    """Choices that hold blocks."""
+    num_waiting: int
+    """Choices in the queue, the preempted ones too."""
+    num_waiting_tokens: int
+    """Known tokens of those: what is to be computed before the queue is empty, but for prefix hits."""
+    blocks_blank: int
+    blocks_cached: int
+    blocks_leased: int
+    prefix_queries: int
+    """Prompt tokens of the requests that looked into the prefix cache, since the start or the last reset."""
+    prefix_hits: int
+    """How many of those were found."""

@@ -1,0 +1,152 @@
+"""Who may enter: OK, LATER or NEVER, each with the arithmetic behind it.
+
+NEVER is decided once, when a request is submitted, from its worst case alone: whoever passes can always finish, so
+nothing waits for what cannot come. OK and LATER are decided by a StepBudget, which lives for one plan.
+"""
+
+from dataclasses import dataclass
+
+from octavo.core.request import Request
+from octavo.core.sampling import ParameterError, check_token_ids
+from octavo.core.types import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """OK: compute `num_tokens` now."""
+
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """LATER: others hold what it needs, and will give it back."""
+
+    resource: str
+    """`seqs`, `tokens`, `partial_prefills`, `blocks`; `turn`: it was preempted in this very step; `block_in_work`:
+    another is computing its next block."""
+    need: int
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """NEVER: this engine, as it is configured, cannot serve it. `message` has need, have, and the flag to change."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an accepted request may use."""
+
+    max_len: int
+    """Prompt plus generated tokens of one choice, after clamping to the context and, if it named no limit, the pool."""
+
+
+def num_blocks_for(num_tokens: int, block_size: int) -> int:
+    return -(-num_tokens // block_size)
+
+
+def worst_case_blocks(prompt_len: int, num_generated: int, n: int, block_size: int) -> int:
+    """Blocks that n choices of one prompt hold at the end, alone in the pool.
+
+        one choice     | full prompt blocks, shared by all n | own: prompt's tail and the generated tokens |
+
+    The last token of a choice is never stored: it is drawn, and nothing attends to it. So with one generated token
+    the choices end where the prompt does, and there is nothing to fork.
+    """
+    shared = prompt_len // block_size
+    own = num_blocks_for(prompt_len + num_generated - 1, block_size) - shared
+    return shared + own * (n if num_generated > 1 else 1)
+
+
+def most_tokens(prompt_len: int, n: int, num_blocks: int, block_size: int) -> int:
+    """The most tokens that each of n choices can generate alone in the pool: the inverse of `worst_case_blocks`."""
+    shared = prompt_len // block_size
+    own = (num_blocks - shared) // n
+    fits = (shared + own) * block_size - prompt_len + 1
+    if fits > 1:
+        return fits
+    return 1 if num_blocks_for(prompt_len, block_size) <= num_blocks else 0
+
+
+def judge(request: Request, limits: Limits) -> Terms | Never:
+    """Can this engine serve `request` when it has nothing else to do? Its terms, or why not."""
+    return _judge_shape(request, limits) or _judge_size(request, limits)
+
+
+def _judge_shape(request: Request, limits: Limits) -> Never | None:
+    prompt, n = request.prompt, request.params.n
+    if not prompt:
+        return Never("empty_prompt", "the prompt has no tokens, and at least one is needed")
+    worst = min(prompt) if min(prompt) < 0 else max(prompt)
+    if not 0 <= worst < limits.vocab_size:
+        return Never("token_out_of_range", f"token id {worst} in the prompt is not in 0 .. {limits.vocab_size - 1}")
+    try:
+        check_token_ids(request.params, limits.vocab_size)
+    except ParameterError as error:
+        return Never("token_out_of_range", str(error))
+    if n > limits.max_num_seqs:
+        message = f"n is {n}, and at most {limits.max_num_seqs} choices run at once (--max-num-seqs)"
+        return Never("too_many_choices", message)
+    return None
+
+
+def _judge_size(request: Request, limits: Limits) -> Terms | Never:
+    prompt_len, n, max_tokens = len(request.prompt), request.params.n, request.params.max_tokens
+    room = limits.max_model_len - prompt_len
+    if room < 1:
+        return Never(
+            "context_length_exceeded",
+            f"the prompt has {prompt_len} tokens; with at least 1 generated token that is more than the context of "
+            f"{limits.max_model_len} (--max-model-len)",
+        )
+    if max_tokens is None:
+        num_generated = min(room, most_tokens(prompt_len, n, limits.num_blocks, limits.block_size))
+    else:
+        num_generated = min(room, max_tokens)
+    need = worst_case_blocks(prompt_len, max(1, num_generated), n, limits.block_size)
+    if need <= limits.num_blocks:
+        return Terms(prompt_len + num_generated)
+    return Never(
+        "pool_too_small",
+        f"a prompt of {prompt_len} tokens with {n} x {max(1, num_generated)} generated ones needs {need} KV blocks of "
+        f"{limits.block_size} tokens; the whole pool has {limits.num_blocks} (--num-blocks, --kv-cache-memory-bytes)",
+    )
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """What is left of one step. Made anew for each plan, spent while the plan is made, then thrown away."""
+
+    tokens: int
+    seqs: int
+    """Choices that may still start to run."""
+    partials: int = 0
+    """Prompts that may still be left half computed."""
+    blocks: int = 0
+    """Blocks that newcomers may take: free ones, less those promised to prompts on their way, less the watermark."""
+    num_preempted: int = 0
+    """Running choices that lost their lease while this plan was made: then no blocks are left for newcomers."""
+
+    def try_admit(self, num_left: int, num_tokens: int, num_blocks: int, width: int) -> Admission | Later:
+        """Enters a choice with `num_left` tokens to compute, `num_tokens` of them now, or says what it lacks.
+
+        `num_blocks` is all that its known tokens need beyond what it hits. Spends nothing where it cannot enter.
+        """
+        if width > self.seqs:
+            return Later("seqs", width, self.seqs)
+        if num_tokens < 1:
+            return Later("tokens", 1, self.tokens)
+        partial = num_tokens < num_left
+        if partial > self.partials:
+            return Later("partial_prefills", 1, self.partials)
+        if num_blocks > self.blocks:
+            return Later("blocks", num_blocks, self.blocks)
+        self.seqs -= width
+        self.tokens -= num_tokens
+        self.partials -= partial
+        self.blocks -= num_blocks
+        return Admission(num_tokens)

@@ -1,0 +1,55 @@
+"""The choices that operators may vary: small pure functions, found by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from octavo.core.choice import Choice
+from octavo.core.request import Request
+
+Rank = Callable[[Request], int]
+Victim = Callable[[Sequence[Choice]], Choice]
+Chunk = Callable[[int, int, bool], int]
+
+
+def _first_come(request: Request) -> int:
+    return 0
+
+
+def _by_priority(request: Request) -> int:
+    return request.priority
+
+
+RANKS: Mapping[str, Rank] = {"fcfs": _first_come, "priority": _by_priority}
+"""`--scheduling-policy`: the rank of a request. Lower ranks go first; within a rank, who came first.
+
+A waiting request displaces running ones of a higher rank; so under `fcfs`, where all ranks are equal, it never does.
+"""
+
+
+def least_work_lost(candidates: Sequence[Choice]) -> Choice:
+    """The one with the fewest computed tokens, the latest among equals; one that frees nothing only if all do."""
+    return min(reversed(candidates), key=lambda choice: (not choice.lease.frees_tail, choice.computed))
+
+
+def latest(candidates: Sequence[Choice]) -> Choice:
+    """The last one in the order."""
+    return candidates[-1]
+
+
+VICTIMS: Mapping[str, Victim] = {"least_work_lost": least_work_lost, "latest": latest}
+"""Who loses its blocks. Candidates come in order, and none of them is ahead of the one that needs the blocks."""
+
+
+def fill(num_left: int, num_tokens: int, others_wait: bool) -> int:
+    """All that is left of the step."""
+    return min(num_left, num_tokens)
+
+
+def share(num_left: int, num_tokens: int, others_wait: bool) -> int:
+    """A prompt that does not fit leaves half of the step's rest to those who wait, so it never blocks short ones."""
+    if num_left <= num_tokens or not others_wait:
+        return min(num_left, num_tokens)
+    return (num_tokens + 1) // 2
+
+
+CHUNKS: Mapping[str, Chunk] = {"share": share, "fill": fill}
+"""How many of a prompt's `num_left` tokens to compute where the step has room for `num_tokens` more."""
