@@ -1,0 +1,181 @@
+"""LedgerBackend: the oracle. No tensors; a KV cell stores what was written into it, and every lie about it is caught.
+
+A cell holds a token, its position, and a checksum of all the tokens before it as its writer saw them, as real KV does.
+A work reads its whole past through its block table, cell by cell; the next token is a function of the checksum that it
+read. So a wrong block, a stale or unwritten cell, a lost copy, or KV of another prefix either raises LedgerError or
+changes the tokens that come out.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from octavo.core.plan import BlockCopy, Sample, ScoredToken, StepPlan, StepResult, Work, WorkResult
+from octavo.core.ports import Capacity
+from octavo.core.types import BlockId, TokenId
+
+_MASK = 2**64 - 1
+
+
+class LedgerError(RuntimeError):
+    """A plan that no backend could compute rightly: it says which request, position and block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One token's KV: `checksum` is of all the tokens up to and including this one."""
+
+    token: TokenId
+    position: int
+    checksum: int
+
+
+def mix(state: int, value: int) -> int:
+    """One step of a 64-bit checksum (the finaliser of splitmix64, over state and value)."""
+    x = (state * 0x9E3779B97F4A7C15 + value + 0x632BE59BD9B4E019) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+class LedgerBackend:
+    """Implements `core.ports.Backend` with a dictionary in place of a model.
+
+    The distribution after a checksum is fixed: the token `alphabet` steps ahead of it, in a circle, by rank 1, 2, ...,
+    with probability proportional to 2 ** -rank. A small `alphabet` makes equal prefixes, and so sharing, frequent.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, block_size: int, vocab_size: int, max_model_len: int, alphabet: int | None = None
+    ) -> None:
+        self._capacity = Capacity(
+            num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, max_model_len=max_model_len
+        )
+        self._alphabet = alphabet or vocab_size
+        if not 1 <= self._alphabet <= vocab_size:
+            raise ValueError(f"alphabet must be from 1 to vocab_size ({vocab_size}), got {alphabet}")
+        self._cells: dict[tuple[BlockId, int], Cell] = {}
+
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Copies, then writes, then reads and draws. Raises LedgerError for a plan that breaks a law."""
+        for copy in plan.copies:
+            self._copy(copy)
+        self._check_writes(plan.work)
+        states = [self._write(work) for work in plan.work]
+        results = [self._answer(work, after) for work, after in zip(plan.work, states, strict=True)]
+        return StepResult(plan.step, tuple(results), {"execute": 0.0})
+
+    def close(self) -> None:
+        self._cells.clear()
+
+    # ---- memory ----
+
+    def _place(self, work: Work, position: int) -> tuple[BlockId, int]:
+        logical, slot = divmod(position, self._capacity.block_size)
+        if logical >= len(work.block_ids):
+            raise LedgerError(f"{_name(work)}: position {position} is past its {len(work.block_ids)} blocks")
+        block = work.block_ids[logical]
+        if not 0 <= block < self._capacity.num_blocks:
+            raise LedgerError(f"{_name(work)}: block {block} is not in the pool of {self._capacity.num_blocks}")
+        return block, slot
+
+    def _copy(self, copy: BlockCopy) -> None:
+        if copy.source == copy.target:
+            raise LedgerError(f"block {copy.source} is copied to itself")
+        for slot in range(self._capacity.block_size):
+            cell = self._cells.get((copy.source, slot))
+            if cell is None:
+                self._cells.pop((copy.target, slot), None)
+            else:
+                self._cells[copy.target, slot] = cell
+
+    def _check_writes(self, works: Iterable[Work]) -> None:
+        """No cell is written twice in a step, or written by one work and read by another."""
+        writers: dict[tuple[BlockId, int], Work] = {}
+        for work in works:
+            for position in range(work.start, work.start + len(work.tokens)):
+                first = writers.setdefault(self._place(work, position), work)
+                if first is not work:
+                    raise LedgerError(f"{_name(work)} and {_name(first)} write the same cell at position {position}")
+        for work in works:
+            for position in range(work.start):
+                if self._place(work, position) in writers:
+                    raise LedgerError(f"{_name(work)} reads position {position} from a cell that this step writes")
+
+    def _write(self, work: Work) -> list[int]:
+        """Reads the past, writes the tokens; returns the checksum after each of them."""
+        if not work.tokens:
+            raise LedgerError(f"{_name(work)} has no tokens")
+        state = self._read(work)
+        states: list[int] = []
+        for position, token in enumerate(work.tokens, work.start):
+            if not 0 <= token < self._capacity.vocab_size or position >= self._capacity.max_model_len:
+                raise LedgerError(f"{_name(work)}: token {token} at position {position} is out of range")
+            state = mix(state, token)
+            self._cells[self._place(work, position)] = Cell(token, position, state)
+            states.append(state)
+        return states
+
+    def _read(self, work: Work) -> int:
+        state = 0
+        for position in range(work.start):
+            place = self._place(work, position)
+            cell = self._cells.get(place)
+            if cell is None:
+                raise LedgerError(f"{_name(work)} reads position {position} from block {place[0]}, never written")
+            state = mix(state, cell.token)
+            if cell.position != position or cell.checksum != state:
+                raise LedgerError(
+                    f"{_name(work)} reads position {position} from block {place[0]}: another's KV, {cell}"
+                )
+        return state
+
+    # ---- tokens ----
+
+    def _answer(self, work: Work, states: list[int]) -> WorkResult:
+        alternatives = work.num_target_alternatives
+        scored = [self._score(states[i], token, alternatives) for i, token in enumerate(work.targets)]
+        sampled: list[ScoredToken] = []
+        for sample in work.samples:
+            token = self._draw(states[-1], sample)
+            if token is None:
+                return WorkResult(work.request_id, work.choice, error="no token may be drawn: all are banned")
+            wanted = sample.params.logprobs
+            sampled.append(ScoredToken(token) if wanted is None else self._score(states[-1], token, wanted))
+        return WorkResult(work.request_id, work.choice, tuple(sampled), tuple(scored))
+
+    def _draw(self, state: int, sample: Sample) -> TokenId | None:
+        """The best token that is allowed; with a temperature, one at a distance given by seed, choice and index."""
+        params = sample.params
+        for token in sample.generated:
+            state = mix(state, token)
+        for token in sample.prompt:
+            state = mix(state, token)
+        if not params.greedy:
+            for value in (sample.seed, sample.choice, sample.index):
+                state = mix(state, value)
+        allowed = range(self._alphabet) if params.allowed_token_ids is None else params.allowed_token_ids
+        candidates = [token for token in allowed if token not in sample.banned]
+        return min(candidates, key=lambda token: self._rank(state, token), default=None)
+
+    def _rank(self, state: int, token: TokenId) -> int:
+        """1 for the most likely token. Those outside the alphabet come last."""
+        if token >= self._alphabet:
+            return token + 1
+        return (token - state) % self._alphabet + 1
+
+    def _score(self, state: int, token: TokenId, num_alternatives: int) -> ScoredToken:
+        order = [(state + i) % self._alphabet for i in range(min(num_alternatives, self._alphabet))]
+        alternatives = tuple((other, self._logprob(self._rank(state, other))) for other in order)
+        rank = self._rank(state, token)
+        return ScoredToken(token, self._logprob(rank), rank, alternatives)
+
+    def _logprob(self, rank: int) -> float:
+        return -rank * math.log(2) - math.log1p(-(2.0**-self._capacity.vocab_size))
+
+
+def _name(work: Work) -> str:
+    return f"{work.request_id}/{work.choice}"
