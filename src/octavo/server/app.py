@@ -1,0 +1,139 @@
+"""The app: a table of routes, and one place where every request begins and every failure gets its answer."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.middleware.cors import CORSMiddleware
+
+from octavo.config.schema import Config
+from octavo.engine.client import EngineClient, EngineDead
+from octavo.server import documentation, operations
+from octavo.server.auth import KeyGuard
+from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
+from octavo.server.openai import chat, completions, models, tokenize
+from octavo.server.openai.errors import ApiError, failed, unavailable
+from octavo.server.openai.schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.server.service import Service
+from octavo.text.chat import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+access = logging.getLogger("octavo.server.access")
+
+Handler = Callable[[Service, Exchange], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path. A path that ends in `/` takes all that begin with it."""
+
+    method: str
+    path: str
+    handler: Handler
+    body: type[Body] | None = None
+
+
+ROUTES = (
+    Route("GET", "/v1/models", models.list_models),
+    Route("GET", "/v1/models/", models.show_model),
+    Route("POST", "/v1/chat/completions", chat.chat, ChatRequest),
+    Route("POST", "/v1/completions", completions.complete, CompletionRequest),
+    Route("POST", "/tokenize", tokenize.tokenize, TokenizeRequest),
+    Route("POST", "/detokenize", tokenize.detokenize, DetokenizeRequest),
+    Route("GET", "/tokenizer_info", tokenize.tokenizer_info),
+    Route("GET", "/version", operations.version),
+    Route("GET", "/health", operations.health),
+    Route("GET", "/health/ready", operations.ready),
+    Route("GET", "/load", operations.load),
+    Route("GET", "/metrics", operations.metrics),
+    Route("GET", "/docs", documentation.page),
+    Route("GET", "/openapi.json", documentation.document),
+)
+_PROBES = frozenset({"/health", "/health/ready", "/metrics"})
+"""Asked every few seconds by machines: logged only where they fail, and at debug level."""
+
+
+def build_app(
+    client: EngineClient, tokenizer: Tokenizer, chat_template: ChatTemplate | None, settings: Config
+) -> "App":
+    """The ASGI app in front of one engine, which may still be loading. It needs nothing else, and holds no socket."""
+    return App(Service(client, tokenizer, chat_template, settings))
+
+
+class App:
+    """An ASGI app. `service.duty` says whether it takes requests; `server.lifecycle` moves that."""
+
+    def __init__(self, service: Service, routes: tuple[Route, ...] = ROUTES) -> None:
+        self.service = service
+        self._guard = KeyGuard(service.config.server.api_key)
+        self._routes: dict[str, dict[str, Handler]] = {}
+        for route in routes:
+            self._routes.setdefault(route.path, {})[route.method] = route.handler
+        service.openapi = documentation.describe(routes)
+        origins = service.config.server.allowed_origins
+        self._outer = _with_cors(self._answer, origins) if origins else self._answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._outer(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._dispatch(exchange)
+        except ClientGone:
+            log.debug("%s: the client went away", exchange.id)
+        except ApiError as error:
+            await exchange.reply(error.status, error.body(), headers=error.headers)
+        except EngineDead as error:
+            gone = unavailable(f"the engine has died: {error}", "engine_dead", 5)
+            await exchange.reply(gone.status, gone.body(), headers=gone.headers)
+        except Exception:
+            log.exception("%s %s failed in the server (request %s)", exchange.method, exchange.path, exchange.id)
+            await self._apologise(exchange)
+        finally:
+            _log_access(exchange)
+
+    async def _dispatch(self, exchange: Exchange) -> None:
+        self._guard.check(exchange.path, exchange.headers)
+        await self._find(exchange)(self.service, exchange)
+
+    def _find(self, exchange: Exchange) -> Handler:
+        """Raises ApiError 404 or 405."""
+        methods = self._routes.get(exchange.path) or self._below(exchange.path)
+        if not methods:
+            raise ApiError(404, f"there is no {exchange.path} here; /docs lists what is", code="unknown_url")
+        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is None:
+            allowed = ", ".join(methods)
+            message = f"{exchange.path} takes {allowed}, not {exchange.method}"
+            raise ApiError(405, message, code="method_not_allowed", headers=((b"allow", allowed.encode()),))
+        return handler
+
+    def _below(self, path: str) -> Mapping[str, Handler]:
+        parent = path[: path.find("/", 4) + 1] if path.startswith("/v1/") else ""
+        return self._routes.get(parent, {}) if parent != path else {}
+
+    async def _apologise(self, exchange: Exchange) -> None:
+        if not exchange.status:
+            error = failed("something went wrong in the server: its log says what", "internal_error")
+            await exchange.reply(error.status, error.body())
+
+
+def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
+    exposed = ["x-request-id", "x-octavo-seed", "x-octavo-max-tokens", "x-octavo-unknown-fields"]
+    return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=exposed)
+
+
+def _log_access(exchange: Exchange) -> None:
+    quiet = exchange.path in _PROBES
+    level = logging.DEBUG if quiet else logging.INFO
+    if access.isEnabledFor(level):
+        seconds = time.perf_counter() - exchange.began
+        status = exchange.status or "client gone"
+        access.log(level, "%s %s %s in %.3f s (%s)", exchange.method, exchange.path, status, seconds, exchange.id)

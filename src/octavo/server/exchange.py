@@ -1,0 +1,168 @@
+"""Exchange: one HTTP request and its answer, straight on ASGI. And EventStream: an answer that goes on."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any
+
+from octavo.server.openai.errors import ApiError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = b"application/json"
+MAX_BODY_BYTES = 32 << 20
+"""A prompt of the longest contexts as a list of ids takes a few million bytes."""
+_ID_CHARACTERS = frozenset(range(0x21, 0x7F))
+
+
+class ClientGone(Exception):
+    """Nobody is there any more to read the answer."""
+
+
+class Exchange:
+    """Reads the request, writes the answer, and notices when the client is gone."""
+
+    __slots__ = ("_receive", "_send", "began", "headers", "id", "method", "path", "replied", "status")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self.began = time.perf_counter()
+        self.method: str = scope["method"]
+        self.path: str = _own_path(scope)
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        """Of the request, names in lower case; the last of equal names."""
+        self.id = _request_id(self.headers.get(b"x-request-id"))
+        self.replied: list[Header] = [(b"x-request-id", self.id.encode())]
+        """Headers of the answer that are known so far."""
+        self.status = 0
+        """Of the answer; 0: it has not begun."""
+
+    def header(self, name: str, value: str) -> None:
+        """Adds a header to the answer, which must not have begun. Characters that it cannot hold become `?`."""
+        clean = "".join(character if character.isprintable() else "?" for character in value)
+        self.replied.append((name.encode(), clean.encode("ascii", "replace")))
+
+    async def body(self, limit: int = MAX_BODY_BYTES) -> bytes:
+        """The whole body. Raises ApiError 413 above `limit`, 415 where it does not say that it is JSON."""
+        self._check_media(limit)
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+            more = message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_media(self, limit: int) -> None:
+        media = self.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+        if media != JSON and not (media.startswith(b"application/") and media.endswith(b"+json")):
+            shown = media.decode("latin-1") or "missing"
+            raise ApiError(415, f"content-type must be application/json, it is {shown}", code="unsupported_media_type")
+        length = self.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+
+    async def reply(self, status: int, body: bytes, *, media: bytes = JSON, headers: tuple[Header, ...] = ()) -> None:
+        """The whole answer."""
+        length = (b"content-length", b"%d" % len(body))
+        await self.start(status, [(b"content-type", media), length, *headers])
+        await self.write(body, more=False)
+
+    async def start(self, status: int, headers: list[Header]) -> None:
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.replied]})
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def while_connected(self, work: Coroutine[Any, Any, None], stopped: asyncio.Future[str]) -> None:
+        """Runs `work` until it ends, the client goes away, or `stopped` says why it must not go on.
+
+        In the last two cases `work` is cancelled and has ended on return. Raises ClientGone or Stopped.
+        """
+        task = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait((task, gone, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            task.cancel()
+            await asyncio.wait((task, gone))
+        if not task.cancelled():
+            return task.result()
+        raise Stopped(stopped.result()) if stopped.done() else ClientGone
+
+    async def _gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Stopped(Exception):
+    """The server could not let this request go on; says why."""
+
+
+class EventStream:
+    """Server-sent events. The status line goes out with the first bytes, so that an early failure has its own."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._lock = asyncio.Lock()
+        self._quiet = True
+
+    @property
+    def started(self) -> bool:
+        return self._exchange.status != 0
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Sends whole events, in one go."""
+        self._quiet = False
+        async with self._lock:
+            if not self._exchange.status:
+                await self._exchange.start(200, list(_STREAM_HEADERS))
+            await self._exchange.write(data, more=more)
+
+    async def keep_alive(self, every_s: float) -> None:
+        """For ever: a comment whenever nothing was sent for a while, as in a long prefill, so that nobody gives up."""
+        while True:
+            self._quiet = True
+            await asyncio.sleep(every_s)
+            if self._quiet:
+                await self.write(b": keep-alive\n\n")
+
+
+_STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+def _own_path(scope: Scope) -> str:
+    """The path below the prefix under which a proxy shows this server."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root + "/") else path
+
+
+def _request_id(given: bytes | None) -> str:
+    """The client's X-Request-Id where it can be echoed as it is, or a new one."""
+    if given and len(given) <= 128 and _ID_CHARACTERS.issuperset(given):
+        return given.decode()
+    return secrets.token_hex(12)
+
+
+def _too_large(limit: int) -> ApiError:
+    message = f"the body is longer than {limit} bytes"
+    return ApiError(413, message, code="body_too_large", headers=((b"connection", b"close"),))

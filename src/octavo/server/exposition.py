@@ -1,0 +1,123 @@
+"""Meters as the text of GET /metrics: vLLM's names, labels and units for what vLLM has, `octavo:` for the rest.
+
+A metric is a line in one of these tables. Counters end in `_total`; prefix cache counts are tokens; times are seconds.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from octavo.server.metrics import Histogram, Meters
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+Read = Callable[[Meters], float]
+Describe = Callable[[], Mapping[str, str]]
+
+
+def _kv_usage(meters: Meters) -> float:
+    total = sum(_blocks(meters).values())
+    return meters.gauges.blocks_leased / total if total else 0.0
+
+
+def _blocks(meters: Meters) -> dict[str, float]:
+    state = meters.gauges
+    return {"blank": state.blocks_blank, "cached": state.blocks_cached, "leased": state.blocks_leased}
+
+
+_GAUGES: dict[str, tuple[str, Read]] = {
+    "vllm:num_requests_running": ("Choices that run", lambda m: m.gauges.num_running),
+    "vllm:num_requests_waiting": ("Choices that wait for their first or next turn", lambda m: m.num_waiting),
+    "vllm:kv_cache_usage_perc": ("Share of the KV blocks that running choices hold, from 0 to 1", _kv_usage),
+}
+_COUNTERS: dict[str, tuple[str, Read]] = {
+    "vllm:prompt_tokens": ("Tokens of prompts that were computed or found in the cache", lambda m: m.prompt_tokens),
+    "vllm:generation_tokens": ("Tokens generated", lambda m: m.generation_tokens),
+    "vllm:prefix_cache_queries": ("Prompt tokens looked up in the prefix cache", lambda m: m.cache_queries),
+    "vllm:prefix_cache_hits": ("Prompt tokens found in the prefix cache", lambda m: m.cache_hits),
+    "vllm:num_preemptions": ("Choices that lost their blocks to others", lambda m: m.num_preemptions),
+    "octavo:preempted_tokens": ("Tokens whose KV preemptions threw away", lambda m: m.tokens_lost),
+    "octavo:blocks_stored": ("Blocks that became findable in the prefix cache", lambda m: m.blocks_stored),
+    "octavo:blocks_evicted": ("Blocks that left the prefix cache", lambda m: m.blocks_evicted),
+    "octavo:steps": ("Steps of the engine", lambda m: m.num_steps),
+}
+_FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] = {
+    "vllm:request_success": (
+        "finished_reason",
+        "Choices that ended, by how: stop, length, abort (the client went away) or error",
+        lambda m: {reason.value: count for reason, count in m.finished.items()},
+    ),
+    "octavo:requests_refused": ("code", "Requests that the engine refused, by why", lambda m: m.refused),
+    "octavo:step_phase_seconds": ("phase", "Time that steps took, by phase", lambda m: m.phase_s),
+}
+_HISTOGRAMS: dict[str, tuple[str, Callable[[Meters], Histogram]]] = {
+    "vllm:time_to_first_token_seconds": ("From arrival to the first token", lambda m: m.time_to_first_token),
+    "vllm:inter_token_latency_seconds": ("Between two tokens of a choice", lambda m: m.inter_token_latency),
+    "vllm:e2e_request_latency_seconds": ("From arrival to the end", lambda m: m.e2e_latency),
+    "vllm:request_queue_time_seconds": ("From arrival to the first step", lambda m: m.queue_time),
+    "vllm:request_prefill_time_seconds": ("From the first step to the first token", lambda m: m.prefill_time),
+    "vllm:request_decode_time_seconds": ("From the first token to the end", lambda m: m.decode_time),
+    "vllm:request_inference_time_seconds": ("From the first step to the end", lambda m: m.inference_time),
+    "vllm:request_prompt_tokens": ("Tokens of a prompt", lambda m: m.request_prompt_tokens),
+    "vllm:request_generation_tokens": ("Tokens generated for a choice", lambda m: m.request_generation_tokens),
+    "vllm:iteration_tokens_total": ("Tokens computed in a step", lambda m: m.step_tokens),
+}
+
+
+class MetersCollector(Collector):
+    """Reads the meters whenever somebody asks for the metrics."""
+
+    def __init__(self, meters: Meters, labels: Describe, about: Describe) -> None:
+        """`labels` are on each sample; `about` describes the engine, and is empty until it is ready."""
+        self._meters = meters
+        self._labels = labels
+        self._about = about
+
+    def collect(self) -> Iterator[Metric]:
+        labels = self._labels()
+        names, values = list(labels), list(labels.values())
+        yield from self._plain(names, values)
+        yield from self._by_label(names, values)
+        for name, (text, read) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=names)
+            histogram.add_metric(values, *read(self._meters).buckets())
+            yield histogram
+
+    def _plain(self, names: list[str], values: list[str]) -> Iterator[Metric]:
+        for name, (text, read) in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=names)
+            gauge.add_metric(values, read(self._meters))
+            yield gauge
+        for name, (text, read) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=names)
+            counter.add_metric(values, read(self._meters))
+            yield counter
+
+    def _by_label(self, names: list[str], values: list[str]) -> Iterator[Metric]:
+        for name, (label, text, read) in _FAMILIES.items():
+            family = CounterMetricFamily(name, text, labels=[*names, label])
+            for key, value in read(self._meters).items():
+                family.add_metric([*values, key], value)
+            yield family
+        blocks = GaugeMetricFamily("octavo:blocks", "KV blocks by state: they add up", labels=[*names, "state"])
+        for state, count in _blocks(self._meters).items():
+            blocks.add_metric([*values, state], count)
+        yield blocks
+        about = self._about()
+        if about:
+            info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache, as labels", labels=[*names, *about])
+            info.add_metric([*values, *about.values()], 1)
+            yield info
+
+
+def registry_of(collector: MetersCollector) -> CollectorRegistry:
+    """A registry with this and nothing else in it: each app owns one."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry
+
+
+def exposed(registry: CollectorRegistry) -> bytes:
+    """The text of GET /metrics."""
+    return generate_latest(registry)

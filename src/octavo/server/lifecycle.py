@@ -1,0 +1,228 @@
+"""The server's life: listen, say when it is ready, drain on a signal, and end when the engine does.
+
+starting     listens and answers probes, while the engine loads
+serving      the URL has been printed
+draining     after SIGTERM or SIGINT: not ready, new requests get 503, running ones go on for `shutdown_timeout`
+ended        0 after a drain; 1 where the engine died; 128 + signal after a second signal, at once
+"""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from octavo.config.schema import ServerConfig
+from octavo.engine.client import EngineClient, EngineDead, EngineFacts
+from octavo.server.app import App
+
+log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 2.0
+"""How long answers may take to leave once they are complete, or have to end."""
+IDLE_CONNECTION_S = 75
+"""Longer than the proxies' usual 60 s, so that it is the proxy that closes an idle connection."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class CannotListen(OSError):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+def listen(config: ServerConfig) -> socket.socket:
+    """A listening socket on the configured address: to be made before the model is loaded. Raises CannotListen."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((config.host, config.port))
+        sock.listen(2048)
+    except (OSError, UnicodeError) as error:
+        sock.close()
+        raise CannotListen(_why(config, error)) from error
+    sock.setblocking(False)
+    return sock
+
+
+def _why(config: ServerConfig, error: Exception) -> str:
+    where = f"{config.host} port {config.port}"
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EADDRINUSE:
+        return f"{where} is in use: stop the server that has it, or choose another with --port (0: any that is free)"
+    if code == errno.EACCES:
+        return f"{where} is not allowed to this user: choose a port from 1024 with --port"
+    return f"cannot listen on {where}: {error}"
+
+
+def url_of(config: ServerConfig, sock: socket.socket) -> str:
+    """Where a browser on this machine finds the server."""
+    port = sock.getsockname()[1]
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
+    return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{port}{config.root_path}"
+
+
+def is_public(host: str) -> bool:
+    """Can other machines reach this address?"""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def run(main: Coroutine[Any, Any, int]) -> int:
+    """Runs a coroutine on the fastest event loop that the machine has; returns its exit status."""
+    if sys.platform == "win32":
+        return asyncio.run(main)
+    import uvloop
+
+    return uvloop.run(main)
+
+
+async def serve(
+    app: App, client: EngineClient, config: ServerConfig, sock: socket.socket, announce: Callable[[str], None] = print
+) -> int:
+    """Serves until told to stop, or until the engine is dead; returns the exit status. The caller closes the client."""
+    async with _http(app, config, sock) as server:
+        with _signals() as heard:
+            return await _watch(app, client, config, server, heard, lambda: _announce(config, sock, announce))
+
+
+async def _watch(
+    app: App,
+    client: EngineClient,
+    config: ServerConfig,
+    server: "_Server",
+    heard: "asyncio.Queue[int]",
+    ready: Callable[[], None],
+) -> int:
+    ending = asyncio.ensure_future(client.wait_dead())
+    signalled = asyncio.ensure_future(heard.get())
+    started = asyncio.ensure_future(_when_ready(client, ready))
+    try:
+        await asyncio.wait((ending, signalled, server.ended), return_when=asyncio.FIRST_COMPLETED)
+        if signalled.done():
+            return await _drain(app, config, server, heard, ending)
+        if ending.done():
+            return await _bury(app, ending.result())
+        return 1
+    finally:
+        for task in (ending, signalled, started):
+            task.cancel()
+
+
+async def _when_ready(client: EngineClient, ready: Callable[[], None]) -> EngineFacts | None:
+    with contextlib.suppress(EngineDead):  # whoever waits for its death reports it
+        facts = await client.wait_ready()
+        for line in facts.report:
+            log.info("%s", line)
+        ready()
+        return facts
+    return None
+
+
+def _announce(config: ServerConfig, sock: socket.socket, announce: Callable[[str], None]) -> None:
+    url = url_of(config, sock)
+    if is_public(config.host) and not config.api_key:
+        log.warning("%s can be reached from other machines and asks for no key: set --api-key", url)
+    announce(f"Octavo is ready on {url} (API: {url}/v1, documentation: {url}/docs)")
+
+
+async def _drain(
+    app: App, config: ServerConfig, server: "_Server", heard: "asyncio.Queue[int]", ending: "asyncio.Future[EngineDead]"
+) -> int:
+    """Lets what runs come to its end, within limits; a second signal ends it at once."""
+    duty = app.service.duty
+    duty.drain()
+    log.info(
+        "shutting down: %d running requests have %g s to end; a second signal ends them at once",
+        duty.in_flight,
+        config.shutdown_timeout,
+    )
+    idle = asyncio.ensure_future(duty.idle())
+    again = asyncio.ensure_future(heard.get())
+    try:
+        await asyncio.wait((idle, again, ending), timeout=config.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
+        if again.done():
+            server.force_exit = True
+            return 128 + again.result()
+        if ending.done():
+            return await _bury(app, ending.result())
+        if not idle.done():
+            log.warning("%d requests did not end in time and are cut off", duty.in_flight)
+            await _stop_all(app, f"the server is shutting down and waits no longer than {config.shutdown_timeout:g} s")
+        return 0
+    finally:
+        idle.cancel()
+        again.cancel()
+
+
+async def _bury(app: App, error: EngineDead) -> int:
+    """The engine is dead: those who wait are told, and the server ends with an error."""
+    log.critical("the engine has died, so the server ends: %s", error)
+    app.service.duty.drain()
+    await _stop_all(app, f"the engine has died: {error}")
+    return 1
+
+
+async def _stop_all(app: App, why: str) -> None:
+    app.service.duty.stop_all(why)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(app.service.duty.idle(), LAST_WORDS_S)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with the signals left to us."""
+
+    ended: "asyncio.Task[None]"
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _http(app: App, config: ServerConfig, sock: socket.socket) -> AsyncIterator[_Server]:
+    """The HTTP server, from now until the end of the block."""
+    settings = uvicorn.Config(
+        app,
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level=config.uvicorn_log_level,
+        access_log=False,
+        server_header=False,
+        root_path=config.root_path,
+        timeout_keep_alive=IDLE_CONNECTION_S,
+        timeout_graceful_shutdown=int(LAST_WORDS_S),
+    )
+    server = _Server(settings)
+    server.ended = asyncio.ensure_future(server.serve(sockets=[sock]))
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await server.ended
+
+
+@contextmanager
+def _signals() -> Iterator["asyncio.Queue[int]"]:
+    """SIGTERM and SIGINT, as they come, instead of what they would do."""
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, heard.put_nowait, int(number))
+    try:
+        yield heard
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)

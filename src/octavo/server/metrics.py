@@ -1,0 +1,212 @@
+"""Meters: the engine's events become numbers. How Prometheus is told them is in `exposition.py`.
+
+Fed by `EngineClient.listen` and nothing else. An event costs a few additions; text is made when somebody asks for it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from octavo.core.events import (
+    Admitted,
+    BlockEvicted,
+    BlockStored,
+    Event,
+    Finished,
+    Generated,
+    Preempted,
+    Queued,
+    Refused,
+    Stepped,
+)
+from octavo.core.types import FinishReason, RequestId
+
+_SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10)
+_LONG_S = (*_SHORT_S, 20, 40, 80, 160, 320, 640, 2560)
+_TOKENS = tuple(mantissa * 10**exponent for exponent in range(6) for mantissa in (1, 2, 5))
+_STEP_TOKENS = tuple(2**exponent for exponent in range(15))
+
+
+class Histogram:
+    """Counts of values up to each bound, and their sum."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative, as Prometheus wants them, and the sum."""
+        total, pairs = 0, []
+        for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
+            total += count
+            pairs.append((bound, float(total)))
+        return pairs, self._sum
+
+
+class _Course:
+    """When what happened to one request, of those that are not over."""
+
+    __slots__ = ("admitted_s", "finished", "first_s", "generated", "last_s", "prompt_len", "queued_s")
+
+    def __init__(self, queued_s: float, prompt_len: int) -> None:
+        self.queued_s = queued_s
+        self.prompt_len = prompt_len
+        self.admitted_s: float | None = None
+        self.first_s: float | None = None
+        self.last_s: dict[int, float] = {}
+        """Choice -> the time of its last token."""
+        self.generated: dict[int, int] = {}
+        """Choice -> its tokens so far."""
+        self.finished: set[int] = set()
+
+    @property
+    def over(self) -> bool:
+        """Asked after a step: by then each choice that goes on has a token."""
+        return self.finished >= self.generated.keys()
+
+
+class Meters:
+    """All numbers of one engine. `on_event` is the only way in, but for `stopped`."""
+
+    def __init__(self) -> None:
+        self._courses: dict[RequestId, _Course] = {}
+        self._stopped: set[tuple[RequestId, int]] = set()
+        self._ended: set[RequestId] = set()
+        """Requests of which a choice ended since the last step."""
+        self.gauges = Stepped(0.0, 0, 0, 0, 0, 0, 0, 0, {})
+        """The last state that the engine told."""
+        self.num_waiting = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.cache_queries = 0
+        self.cache_hits = 0
+        self.num_preemptions = 0
+        self.tokens_lost = 0
+        self.blocks_stored = 0
+        self.blocks_evicted = 0
+        self.num_steps = 0
+        self.finished = dict.fromkeys(FinishReason, 0)
+        self.refused: dict[str, int] = {}
+        self.phase_s: dict[str, float] = {}
+        self.time_to_first_token = Histogram(_LONG_S)
+        self.inter_token_latency = Histogram(_SHORT_S)
+        self.e2e_latency = Histogram(_LONG_S)
+        self.queue_time = Histogram(_LONG_S)
+        self.prefill_time = Histogram(_LONG_S)
+        self.decode_time = Histogram(_LONG_S)
+        self.inference_time = Histogram(_LONG_S)
+        self.request_prompt_tokens = Histogram(_TOKENS)
+        self.request_generation_tokens = Histogram(_TOKENS)
+        self.step_tokens = Histogram(_STEP_TOKENS)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Queued: self._queued,
+            Refused: self._refused,
+            Admitted: self._admitted,
+            Generated: self._generated,
+            Preempted: self._preempted,
+            Finished: self._finished,
+            BlockStored: self._stored,
+            BlockEvicted: self._evicted,
+            Stepped: self._stepped,
+        }
+
+    def on_event(self, event: Event) -> None:
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def stopped(self, request_id: RequestId, choice: int) -> None:
+        """A stop string ended this choice. The engine, which knows no text, will say that it was aborted."""
+        if request_id in self._courses:
+            self._stopped.add((request_id, choice))
+
+    def _queued(self, event: Queued) -> None:
+        self._courses[event.request_id] = _Course(event.time_s, event.prompt_len)
+        self.num_waiting += 1
+
+    def _refused(self, event: Refused) -> None:
+        self.refused[event.code] = self.refused.get(event.code, 0) + 1
+
+    def _admitted(self, event: Admitted) -> None:
+        course = self._courses.get(event.request_id)
+        if course is None or event.resumed or course.admitted_s is not None:
+            return
+        course.admitted_s = event.time_s
+        self.queue_time.observe(event.time_s - course.queued_s)
+        self.cache_queries += course.prompt_len
+        self.cache_hits += event.cached_tokens
+
+    def _generated(self, event: Generated) -> None:
+        course = self._courses.get(event.request_id)
+        if course is None:
+            return
+        choice, time_s, count = event.choice, event.time_s, len(event.tokens)
+        self.generation_tokens += count
+        before = course.last_s.get(choice)
+        if before is not None:
+            self.inter_token_latency.observe((time_s - before) / count)
+            course.generated[choice] += count
+        else:
+            course.generated[choice] = count
+            if course.first_s is None:
+                self._first_token(course, time_s)
+        course.last_s[choice] = time_s
+
+    def _first_token(self, course: _Course, time_s: float) -> None:
+        course.first_s = time_s
+        self.prompt_tokens += course.prompt_len
+        self.time_to_first_token.observe(time_s - course.queued_s)
+        if course.admitted_s is not None:
+            self.prefill_time.observe(time_s - course.admitted_s)
+
+    def _preempted(self, event: Preempted) -> None:
+        self.num_preemptions += 1
+        self.tokens_lost += event.tokens_lost
+
+    def _finished(self, event: Finished) -> None:
+        stopped = (event.request_id, event.choice) in self._stopped
+        self._stopped.discard((event.request_id, event.choice))
+        self.finished[FinishReason.STOP if stopped else event.reason] += 1
+        course = self._courses.get(event.request_id)
+        if course is not None:
+            self._timed(course, event)
+
+    def _timed(self, course: _Course, event: Finished) -> None:
+        course.finished.add(event.choice)
+        self._ended.add(event.request_id)
+        self.e2e_latency.observe(event.time_s - course.queued_s)
+        self.request_prompt_tokens.observe(course.prompt_len)
+        self.request_generation_tokens.observe(course.generated.get(event.choice, 0))
+        if course.admitted_s is not None:
+            self.inference_time.observe(event.time_s - course.admitted_s)
+        if course.first_s is not None:
+            self.decode_time.observe(event.time_s - course.first_s)
+
+    def _stored(self, event: BlockStored) -> None:
+        self.blocks_stored += 1
+
+    def _evicted(self, event: BlockEvicted) -> None:
+        self.blocks_evicted += 1
+
+    def _stepped(self, event: Stepped) -> None:
+        self.gauges = event
+        self.num_waiting = event.num_waiting
+        if event.num_tokens:
+            self.num_steps += 1
+            self.step_tokens.observe(event.num_tokens)
+        for phase, seconds in event.timings_s.items():
+            self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        for request_id in self._ended:
+            if self._courses[request_id].over:
+                del self._courses[request_id]
+        self._ended.clear()

@@ -1,0 +1,141 @@
+"""Answer: the events of one request become what its choices add, step by step. The same for streams and not.
+
+Pure: no loop, no clock, no sockets. Whoever drives it feeds it the engine's events and writes what comes out.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored, Refused
+from octavo.core.plan import ScoredToken
+from octavo.core.sampling import SamplingParams
+from octavo.core.types import FinishReason
+from octavo.server.openai.errors import failed, refused, unavailable
+from octavo.text.stream import TextDelta, TextStream
+from octavo.text.tokenizer import Tokenizer
+
+
+class Delta(msgspec.Struct):
+    """What one step adds to one choice. `finish` is set in the last one of a choice, and only there."""
+
+    choice: int
+    text: str
+    finish: str | None = None
+    stop: str | int | None = None
+    """What ended it: a stop string, or a stop token that is not an end-of-text token."""
+    spelled: Sequence[ScoredToken] = ()
+    """With logprobs: the tokens that spell the text."""
+    token_ids: Sequence[int] = ()
+    """With return_token_ids: the tokens that count as output."""
+
+
+class _Choice:
+    __slots__ = ("done", "pending", "text")
+
+    def __init__(self, text: TextStream) -> None:
+        self.text = text
+        self.pending: list[ScoredToken] = []
+        """Tokens that no text has accounted for yet; only kept with logprobs."""
+        self.done = False
+
+
+class Answer:
+    """The answer to one prompt, while it comes. Raises ApiError where there will be none."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, return_ids: bool = False) -> None:
+        self._choices = [_Choice(TextStream(tokenizer, params)) for _ in range(params.n)]
+        self._eos = frozenset(tokenizer.eos_token_ids)
+        self._logprobs = params.logprobs is not None
+        self._plain = not self._logprobs and not return_ids
+        self._return_ids = return_ids
+        self._open = params.n
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.prompt_scores: list[ScoredToken] = []
+        self.stopped_here: list[int] = []
+        """Choices that a stop string ended, of which the engine does not know."""
+
+    @property
+    def done(self) -> bool:
+        """Has each choice come to its end? The engine may not know yet: see `stopped_here`."""
+        return self._open == 0
+
+    def take(self, events: Sequence[Event]) -> list[Delta]:
+        """What these events, those of one step, add: at most one delta for each choice."""
+        if len(events) == 1 and type(event := events[0]) is Generated:
+            delta = self._generated(event, None)
+            return [] if delta is None else [delta]
+        return self._take_all(events)
+
+    def _take_all(self, events: Sequence[Event]) -> list[Delta]:
+        ends = {event.choice: event for event in events if type(event) is Finished}
+        deltas: dict[int, Delta] = {}
+        for event in events:
+            if type(event) is Generated:
+                delta = self._generated(event, ends.get(event.choice))
+            elif type(event) is Finished:
+                delta = self._finished(event, deltas.get(event.choice))
+            else:
+                delta = self._noted(event)
+            if delta is not None:
+                deltas[delta.choice] = delta
+        return list(deltas.values())
+
+    def _noted(self, event: Event) -> None:
+        if type(event) is Admitted:
+            if not event.resumed and event.choice == 0:
+                self.cached_tokens = event.cached_tokens
+        elif type(event) is PromptScored:
+            self.prompt_scores += event.scored
+        elif type(event) is Refused:
+            raise refused(event, None)
+
+    def _generated(self, event: Generated, end: Finished | None) -> Delta | None:
+        choice = self._choices[event.choice]
+        if choice.done:
+            return None
+        tokens = event.tokens
+        ids = [tokens[0].token] if len(tokens) == 1 else [scored.token for scored in tokens]
+        piece = choice.text.push(ids, stop_token=None if end is None else end.stop_token)
+        self.completion_tokens += piece.num_tokens
+        delta = Delta(event.choice, piece.text)
+        if not self._plain:
+            self._detail(delta, choice, piece, tokens)
+        if piece.stop is not None:
+            self._end(choice, delta, "stop", piece.stop)
+            if end is None:
+                self.stopped_here.append(event.choice)
+        return delta
+
+    def _detail(self, delta: Delta, choice: _Choice, piece: TextDelta, tokens: Sequence[ScoredToken]) -> None:
+        if self._return_ids:
+            delta.token_ids = [scored.token for scored in tokens[: piece.num_tokens]]
+        if self._logprobs:
+            choice.pending += tokens
+            delta.spelled = choice.pending[: piece.num_spelled]
+            del choice.pending[: piece.num_spelled]
+
+    def _finished(self, event: Finished, so_far: Delta | None) -> Delta | None:
+        choice = self._choices[event.choice]
+        if choice.done:
+            return None
+        if event.reason is FinishReason.ERROR:
+            raise failed(event.message or "the engine could not go on with this request")
+        if event.reason is FinishReason.ABORT:
+            raise unavailable(event.message or "the request was cancelled by the server", "cancelled")
+        delta = so_far or Delta(event.choice, "")
+        rest = choice.text.finish()
+        delta.text += rest.text
+        if self._logprobs:
+            delta.spelled = [*delta.spelled, *choice.pending[: rest.num_spelled]]
+        token = event.stop_token
+        stop = token if token is not None and token not in self._eos else None
+        self._end(choice, delta, "stop" if rest.stop else event.reason.value, rest.stop or stop)
+        return delta
+
+    def _end(self, choice: _Choice, delta: Delta, reason: str, stop: str | int | None) -> None:
+        choice.done = True
+        self._open -= 1
+        delta.finish = reason
+        delta.stop = stop

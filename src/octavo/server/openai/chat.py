@@ -1,0 +1,153 @@
+"""POST /v1/chat/completions"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.server.exchange import Exchange
+from octavo.server.openai.answer import Delta
+from octavo.server.openai.body import decode
+from octavo.server.openai.errors import ApiError, invalid
+from octavo.server.openai.fields import check_known
+from octavo.server.openai.job import Job, Prompt, make_job
+from octavo.server.openai.logprobs import LogprobWriter
+from octavo.server.openai.messages import Message, checked, text_size
+from octavo.server.openai.params import Scores, asked_length
+from octavo.server.openai.respond import Gathered, respond
+from octavo.server.openai.schema import ChatRequest, TokenizeRequest, validate
+from octavo.server.openai.shared import check_stream_options, report_unknown, truncated
+from octavo.server.service import Service
+from octavo.text.chat import TemplateError, encode_chat
+from octavo.text.messages import prepare
+
+_PATH = re.compile(r"messages(\[\d+\]|\.\w+)*")
+"""Where a message that the template's preparation refuses begins with the field at fault."""
+_OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+
+
+async def chat(service: Service, exchange: Exchange) -> None:
+    """Answers the last message of a conversation `n` times."""
+    body = validate(ChatRequest, decode(await exchange.body()))
+    report_unknown(exchange, check_known(body))
+    service.check_model(body.model)
+    check_stream_options(body)
+    asked = asked_length(body, None)
+    messages = chat_messages(service, body.messages)
+    ids = await chat_ids(service, body, messages)
+    echoed = _echoed(body, messages)
+    prompt = truncated(service, body, Prompt(tuple(ids)), asked)
+    job = make_job(service, exchange, body, [prompt], asked, _scores(body))
+    await respond(exchange, body, job, ChatShape(service, body, job, echoed))
+
+
+def _scores(body: ChatRequest) -> Scores:
+    """Raises ApiError where alternatives are asked for without logprobs."""
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    return Scores((body.top_logprobs or 0) if body.logprobs else None, body.prompt_logprobs, "top_logprobs")
+
+
+def _echoed(body: ChatRequest, messages: Sequence[Message]) -> str:
+    if not body.echo:
+        return ""
+    if not body.continue_final_message:
+        raise invalid("echo repeats the message that is continued: it needs continue_final_message: true", "echo")
+    return prepare(messages[-1:])[0]["content"]
+
+
+def chat_messages(service: Service, messages: Sequence[Message]) -> list[Message]:
+    """The messages as the template expects them. Raises ApiError 400."""
+    if service.template is None:
+        raise invalid("this model has no chat template: use /v1/completions, or start with --chat-template", "messages")
+    return checked(messages, service.template.source)
+
+
+async def chat_ids(service: Service, body: ChatRequest | TokenizeRequest, messages: Sequence[Message]) -> list[int]:
+    """The conversation as the model reads it. Raises ApiError 400 with the template's own words where it refuses."""
+    template = service.template
+    assert template is not None, "chat_messages has checked"
+    opens, options = _turn(body), _template_options(body)
+
+    def encode() -> list[int]:
+        return encode_chat(service.tokenizer, template, list(messages), add_generation_prompt=opens, **options)
+
+    try:
+        ids = await service.off_loop(text_size(messages), encode)
+    except TemplateError as error:
+        found = _PATH.match(str(error))
+        param = found.group() if found else "messages"
+        raise ApiError(400, str(error), param=param, code="chat_template_error") from None
+    if not ids:
+        raise invalid("the chat template makes an empty prompt of these messages", "messages")
+    return ids
+
+
+def _turn(body: ChatRequest | TokenizeRequest) -> bool:
+    """Does the template open the assistant's turn? Not where the last message is continued."""
+    if body.continue_final_message and body.add_generation_prompt:
+        message = "add_generation_prompt opens a new turn and continue_final_message goes on with the last: not both"
+        raise invalid(message, "continue_final_message")
+    return not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
+
+
+def _template_options(body: ChatRequest | TokenizeRequest) -> Mapping[str, Any]:
+    given = dict(body.chat_template_kwargs or {})
+    taken = _OURS.intersection(given)
+    if taken:
+        name = min(taken)
+        raise invalid(f"chat_template_kwargs has {name!r}, which is a field of the request", "chat_template_kwargs")
+    documents = getattr(body, "documents", None)
+    if documents:
+        given["documents"] = documents
+    return {**given, "tools": body.tools or None, "continue_final_message": bool(body.continue_final_message)}
+
+
+class ChatShape:
+    """The chat shape: messages and deltas, and logprobs token by token."""
+
+    id_prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    text_field: tuple[bytes, bytes] = (b'"delta":{"content":', b"}")
+
+    def __init__(self, service: Service, body: ChatRequest, job: Job, echoed: str) -> None:
+        self._body = body
+        self._job = job
+        self._echoed = echoed
+        self._begun: set[int] = set()
+        self._writer = LogprobWriter(service.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
+        self._stays_plain = not (body.logprobs or body.return_token_ids)
+
+    def plain(self, delta: Delta) -> bool:
+        return self._stays_plain and not delta.finish and delta.choice in self._begun
+
+    def chunk(self, delta: Delta) -> tuple[dict[str, Any], dict[str, Any]]:
+        beside = {} if self._begun else self.beside()
+        message: dict[str, Any] = {"content": delta.text}
+        if delta.choice not in self._begun:
+            self._begun.add(delta.choice)
+            message = {"role": "assistant", "content": self._echoed + delta.text}
+        choice = Gathered()
+        choice.add(delta)
+        return self._choice(delta.choice, choice, "delta", message), beside
+
+    def whole(self, index: int, choice: Gathered) -> dict[str, Any]:
+        content = self._echoed + "".join(choice.text)
+        return self._choice(index, choice, "message", {"role": "assistant", "content": content, "refusal": None})
+
+    def beside(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if self._body.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = self._writer.prompt(self._job.answers[0].prompt_scores)
+        if self._body.return_token_ids:
+            fields["prompt_token_ids"] = self._job.requests[0].prompt
+        return fields
+
+    def _choice(self, index: int, choice: Gathered, field: str, message: dict[str, Any]) -> dict[str, Any]:
+        logprobs = self._writer.chat(choice.spelled) if self._body.logprobs else None
+        shaped = {"index": index, field: message, "logprobs": logprobs, "finish_reason": choice.finish}
+        if choice.finish:
+            shaped["stop_reason"] = choice.stop
+        if self._body.return_token_ids:
+            shaped["token_ids"] = choice.token_ids
+        return shaped

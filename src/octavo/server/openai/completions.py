@@ -1,0 +1,156 @@
+"""POST /v1/completions"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from octavo.server.exchange import Exchange
+from octavo.server.openai.answer import Delta
+from octavo.server.openai.body import decode
+from octavo.server.openai.errors import invalid
+from octavo.server.openai.fields import check_known
+from octavo.server.openai.job import Job, Prompt, make_job
+from octavo.server.openai.logprobs import LogprobWriter, joined
+from octavo.server.openai.params import Asked, Scores, asked_length
+from octavo.server.openai.respond import Gathered, respond
+from octavo.server.openai.schema import CompletionRequest, validate
+from octavo.server.openai.shared import check_stream_options, report_unknown, truncated
+from octavo.server.service import Service
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's."""
+MAX_PROMPTS = 2048
+
+
+async def complete(service: Service, exchange: Exchange) -> None:
+    """Continues each prompt `n` times."""
+    body = validate(CompletionRequest, decode(await exchange.body()))
+    report_unknown(exchange, check_known(body))
+    service.check_model(body.model)
+    check_stream_options(body)
+    asked = asked_length(body, DEFAULT_MAX_TOKENS)
+    prompts = await _prompts(service, body, asked)
+    job = make_job(service, exchange, body, prompts, asked, _scores(body))
+    await respond(exchange, body, job, CompletionShape(service, body, job, prompts))
+
+
+def _scores(body: CompletionRequest) -> Scores:
+    """An echoed prompt has the logprobs that the answer has."""
+    echoed = body.logprobs if body.echo else None
+    both = [count for count in (echoed, body.prompt_logprobs) if count is not None]
+    low = min(both, default=0)
+    return Scores(body.logprobs, (low if low < 0 else max(both)) if both else None)
+
+
+async def _prompts(service: Service, body: CompletionRequest, asked: Asked) -> list[Prompt]:
+    """The prompts as ids. Raises ApiError 400 for an empty one, too many of them, or an id outside the vocabulary."""
+    given = body.prompt
+    if len(given) > MAX_PROMPTS:
+        raise invalid(f"prompt has {len(given)} prompts, at most {MAX_PROMPTS} are allowed", "prompt")
+    if isinstance(given[0], str):
+        texts = [text for text in given if isinstance(text, str)]
+        size = sum(map(len, texts))
+        prompts = await service.off_loop(size, lambda: [_from_text(service, body, text) for text in texts])
+    else:
+        prompts = [_from_ids(service, ids) for ids in given if not isinstance(ids, str)]
+    return [truncated(service, body, prompt, asked) for prompt in prompts]
+
+
+def _from_text(service: Service, body: CompletionRequest, text: str) -> Prompt:
+    ids = service.tokenizer.encode(text, add_special_tokens=body.add_special_tokens is not False)
+    if not ids:
+        raise invalid("prompt is empty, and this model has no BOS to begin with: give at least one character", "prompt")
+    return Prompt(tuple(ids), text)
+
+
+def _from_ids(service: Service, ids: Sequence[int]) -> Prompt:
+    limit = service.facts.capacity.vocab_size
+    if min(ids) < 0 or max(ids) >= limit:
+        bad = next(token for token in ids if not 0 <= token < limit)
+        raise invalid(f"prompt has the token id {bad}, but ids are from 0 to {limit - 1}", "prompt")
+    return Prompt(tuple(ids))
+
+
+class CompletionShape:
+    """The legacy shape: text, and logprobs as parallel arrays."""
+
+    id_prefix = "cmpl"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+    text_field: tuple[bytes, bytes] = (b'"text":', b"")
+
+    def __init__(self, service: Service, body: CompletionRequest, job: Job, prompts: Sequence[Prompt]) -> None:
+        self._tokenizer = service.tokenizer
+        self._body = body
+        self._job = job
+        self._prompts = prompts
+        self._begun: set[int] = set()
+        self._lengths: dict[int, int] = {}
+        """Characters of each choice's text so far; only with logprobs."""
+        self._writer = LogprobWriter(
+            service.tokenizer,
+            as_ids=bool(body.return_tokens_as_token_ids),
+            hide_special=body.skip_special_tokens is not False,
+        )
+        self._begins_plain = not (body.echo or body.return_token_ids or body.prompt_logprobs is not None)
+        self._stays_plain = body.logprobs is None and not body.return_token_ids
+
+    def plain(self, delta: Delta) -> bool:
+        return self._stays_plain and not delta.finish and (self._begins_plain or delta.choice in self._begun)
+
+    def chunk(self, delta: Delta) -> tuple[dict[str, Any], dict[str, Any]]:
+        choice = Gathered()
+        choice.add(delta)
+        first = delta.choice not in self._begun
+        self._begun.add(delta.choice)
+        return self._choice(delta.choice, choice, first=first), {}
+
+    def whole(self, index: int, choice: Gathered) -> dict[str, Any]:
+        return self._choice(index, choice, first=True)
+
+    def beside(self) -> dict[str, Any]:
+        return {}
+
+    def _choice(self, index: int, choice: Gathered, *, first: bool) -> dict[str, Any]:
+        """A choice, or the part of one in a chunk; `first` is the part that the prompt's fields go with."""
+        text = "".join(choice.text)
+        logprobs = self._logprobs(index, choice, text, first)
+        if first and self._body.echo:
+            text = self._prompt_text(index) + text
+        shaped: dict[str, Any] = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish}
+        if choice.finish:
+            shaped["stop_reason"] = choice.stop
+        if first:
+            shaped |= self._of_prompt(index)
+        if self._body.return_token_ids:
+            shaped["token_ids"] = choice.token_ids
+        return shaped
+
+    def _of_prompt(self, index: int) -> dict[str, Any]:
+        number = index // self._job.n
+        fields: dict[str, Any] = {}
+        if self._body.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = self._writer.prompt(self._job.answers[number].prompt_scores)
+        if self._body.return_token_ids:
+            fields["prompt_token_ids"] = self._prompts[number].ids
+        return fields
+
+    def _logprobs(self, index: int, choice: Gathered, text: str, first: bool) -> dict[str, Any] | None:
+        if self._body.logprobs is None:
+            return None
+        begin = len(self._prompt_text(index)) if self._body.echo else 0
+        start = self._lengths.get(index, begin)
+        self._lengths[index] = start + len(text)
+        answer = self._writer.legacy(choice.spelled, start)
+        return joined(self._prompt_logprobs(index), answer) if first and self._body.echo else answer
+
+    def _prompt_logprobs(self, index: int) -> dict[str, Any]:
+        number = index // self._job.n
+        scores = self._job.answers[number].prompt_scores
+        return self._writer.legacy_prompt(self._prompts[number].ids, scores)
+
+    def _prompt_text(self, index: int) -> str:
+        """What `echo` puts before the answer: the text that came, or what the ids spell."""
+        prompt = self._prompts[index // self._job.n]
+        if prompt.text is not None:
+            return prompt.text
+        return self._tokenizer.decode(prompt.ids, skip_special_tokens=self._body.skip_special_tokens is not False)

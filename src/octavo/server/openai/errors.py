@@ -1,0 +1,85 @@
+"""ApiError: everything that may be said to a client instead of an answer, in the form that OpenAI's clients read."""
+
+import msgspec
+
+from octavo.core.events import Refused
+from octavo.core.sampling import ParameterError
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+
+
+class ApiError(Exception):
+    """An answer of 400 or more. `param` is the path of the field at fault, `code` a word for programs."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Headers = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+    def body(self) -> bytes:
+        """The JSON object of the error: always the same four keys."""
+        error = {"message": _printable(self.message), "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+def _printable(text: str) -> str:
+    """`text` without lone surrogates, which are not UTF-8: a message may quote what the client sent."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
+    """400: a field has a value that it cannot have."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """400: a field that is known, and that this server does not have yet. Never accepted and ignored."""
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+def unknown_model(name: str, served: tuple[str, ...]) -> ApiError:
+    """404: the model is not here; says which are."""
+    here = ", ".join(repr(model) for model in served)
+    return ApiError(404, f"the model {name!r} is not served here, but {here}", param="model", code="model_not_found")
+
+
+def unavailable(message: str, code: str, retry_after_s: int = 1) -> ApiError:
+    """503: not now. Says when to come back."""
+    headers = ((b"retry-after", b"%d" % retry_after_s),)
+    return ApiError(503, message, kind="service_unavailable_error", code=code, headers=headers)
+
+
+def failed(message: str, code: str = "generation_failed") -> ApiError:
+    """500: this request was sound and could not be answered."""
+    return ApiError(500, message, kind=SERVER, code=code)
+
+
+def bad_parameter(error: ParameterError, param: str | None = None) -> ApiError:
+    """400 for a sampling parameter outside its range."""
+    return invalid(str(error), param or error.field)
+
+
+_REFUSALS = {"duplicate_id": 409, "queue_full": 429}
+
+
+def refused(event: Refused, param: str | None) -> ApiError:
+    """What the engine's refusal means to a client: its own fault, unless the code says otherwise."""
+    status = _REFUSALS.get(event.code, 400)
+    headers = ((b"retry-after", b"1"),) if status == 429 else ()
+    return ApiError(status, event.message, param=param, code=event.code, headers=headers)

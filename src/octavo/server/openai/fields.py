@@ -1,0 +1,95 @@
+"""Fields that clients know and this server does not honour yet: refused by name, unless the value asks for nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.server.openai.body import shown
+from octavo.server.openai.errors import unsupported
+from octavo.server.openai.schema import Body
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A field that is not honoured. `neutral` values ask for what happens anyway; null always is one."""
+
+    why: str
+    neutral: tuple[Any, ...] = ()
+
+    def asks_for_nothing(self, value: Any) -> bool:
+        return value is None or any(type(value) is type(each) and value == each for each in self.neutral)
+
+
+_BEAMS = "beam search is not available"
+_GRAMMAR = "structured output is not available yet"
+_TOOLS = "tool calls are not available yet: only `none` is"
+
+NOT_YET: Mapping[str, Known] = {
+    "best_of": Known("choosing among more samples than are returned is not available: use n"),
+    "use_beam_search": Known(_BEAMS, (False,)),
+    "length_penalty": Known(_BEAMS, (1.0, 1)),
+    "early_stopping": Known(_BEAMS, (False,)),
+    "typical_p": Known("typical sampling is not available", (1.0, 1)),
+    "bad_words": Known("it is not available yet: logit_bias with -100 bans single tokens", ([],)),
+    "suffix": Known("the model has no fill-in-the-middle tokens", ("",)),
+    "prompt_embeds": Known("prompts are text or token ids"),
+    "response_format": Known(f"{_GRAMMAR}: only the type `text` is", ({"type": "text"},)),
+    "structured_outputs": Known(_GRAMMAR),
+    "guided_json": Known(_GRAMMAR),
+    "guided_regex": Known(_GRAMMAR),
+    "guided_choice": Known(_GRAMMAR),
+    "guided_grammar": Known(_GRAMMAR),
+    "structural_tag": Known(_GRAMMAR),
+    "grammar": Known(_GRAMMAR),
+    "json_schema": Known(_GRAMMAR),
+    "tool_choice": Known(_TOOLS, ("none", "auto")),
+    "functions": Known(_TOOLS, ([],)),
+    "function_call": Known(_TOOLS, ("none",)),
+    "store": Known("nothing is stored", (False,)),
+    "service_tier": Known("there is one tier: `auto` and `default` mean it", ("auto", "default")),
+    "prompt_cache_retention": Known("cached prompts stay in memory while there is room", ("in_memory", "in-memory")),
+    "reasoning_effort": Known("the chat template has no such setting", ("none",)),
+    "include_reasoning": Known("answers have no separate reasoning", (True, False)),
+    "thinking_token_budget": Known("answers have no separate reasoning"),
+    "verbosity": Known("it is not available", ("medium",)),
+    "modalities": Known("answers are text", (["text"],)),
+    "audio": Known("answers are text"),
+    "prediction": Known("predicted outputs are not available"),
+    "web_search_options": Known("there is no web search"),
+    "moderation": Known("there is no moderation"),
+    "chat_template": Known("the template is the server's: see --chat-template; chat_template_kwargs are passed to it"),
+    "mm_processor_kwargs": Known("prompts are text"),
+    "media_io_kwargs": Known("prompts are text"),
+    "logits_processors": Known("code cannot be sent with a request"),
+    "logprob_token_ids": Known("it is not available: use logprobs"),
+    "spaces_between_special_tokens": Known("text is exactly what the tokens spell", (True,)),
+    "detokenize": Known("answers are text: return_token_ids adds the ids", (True,)),
+    "kv_transfer_params": Known("there is no KV transfer between replicas yet"),
+    "vllm_xargs": Known("there are no extensions"),
+    "repetition_detection": Known("it is not available"),
+    "add_special_tokens": Known("the chat template alone writes the control tokens of a chat", (False,)),
+}
+"""Names that a request class does not have. One that it has is honoured there, and this table does not matter."""
+
+
+def check_known(body: Body) -> tuple[str, ...]:
+    """The names in `body` that nobody knows. Raises ApiError 400 for one that asks for what is not here."""
+    extra: Mapping[str, Any] = body.model_extra or {}
+    _check_choosing(extra, getattr(body, "n", None) or 1)
+    _check_calling(extra, getattr(body, "tools", None))
+    for name in sorted(extra.keys() & NOT_YET.keys()):
+        known = NOT_YET[name]
+        if name != "best_of" and not known.asks_for_nothing(extra[name]):
+            raise unsupported(name, f"{name} is {shown(extra[name])}, but {known.why}")
+    return tuple(name for name in extra if name not in NOT_YET)
+
+
+def _check_choosing(extra: Mapping[str, Any], n: int) -> None:
+    best_of = extra.get("best_of")
+    if best_of is not None and best_of != n:
+        raise unsupported("best_of", f"best_of is {shown(best_of)} and n is {n}, but {NOT_YET['best_of'].why}")
+
+
+def _check_calling(extra: Mapping[str, Any], tools: list[dict[str, Any]] | None) -> None:
+    if tools and extra.get("tool_choice", "auto") != "none":
+        raise unsupported("tools", f"tools are given and tool_choice is not `none`, but {_TOOLS}")

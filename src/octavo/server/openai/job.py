@@ -1,0 +1,157 @@
+"""Job: the prompts of one HTTP request, checked, and on their way through the engine."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams
+from octavo.core.types import FinishReason
+from octavo.engine.client import EngineDead
+from octavo.engine.clock import now
+from octavo.server.exchange import Exchange
+from octavo.server.openai.answer import Answer, Delta
+from octavo.server.openai.errors import failed, unavailable
+from octavo.server.openai.params import Asked, Scores, checked_priority, namespace, sampling_params
+from octavo.server.openai.schema import Sampling
+from octavo.server.service import Service
+
+Sink = Callable[[Sequence[Delta]], Awaitable[None]]
+"""Is given what one step adds: at most one delta for each choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the model reads it, and as text where that is what came."""
+
+    ids: tuple[int, ...]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request to the engine for each prompt, and the answer that comes back."""
+
+    service: Service
+    requests: Sequence[Request]
+    answers: Sequence[Answer]
+    prompt_only: bool
+    """What the engine generates is left out."""
+
+    @property
+    def n(self) -> int:
+        """Choices for each prompt; they are numbered prompt by prompt."""
+        return self.requests[0].params.n
+
+    def usage(self) -> dict[str, Any]:
+        """The tokens so far. Each prompt counts once, whatever its n."""
+        prompt = sum(len(request.prompt) for request in self.requests)
+        output = 0 if self.prompt_only else sum(answer.completion_tokens for answer in self.answers)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": sum(answer.cached_tokens for answer in self.answers)},
+        }
+
+    async def run(self, sink: Sink) -> None:
+        """Feeds `sink` until each choice has ended. Raises ApiError, and then nothing is left running."""
+        if len(self.requests) == 1:
+            return await self._follow(0, sink)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(self.requests)):
+                    group.create_task(self._follow(index, sink))
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+
+    async def _follow(self, index: int, sink: Sink) -> None:
+        request, answer = self.requests[index], self.answers[index]
+        steps = self.service.client.submit(request)
+        try:
+            async for events in steps:
+                deltas = answer.take(events)
+                if deltas:
+                    if index or self.prompt_only:
+                        deltas = self._adapted(deltas, index * request.params.n)
+                    await sink(deltas)
+                if answer.stopped_here:
+                    self._note_stops(request, answer)
+                    if answer.done:
+                        return
+        except EngineDead as error:
+            raise unavailable(f"the engine has died: {error}", "engine_dead", 5) from None
+        finally:
+            await _close(steps)
+        if not answer.done:
+            raise failed("the engine ended this request without saying why")
+
+    def _note_stops(self, request: Request, answer: Answer) -> None:
+        """The engine will say of these choices that they were aborted: the meters know better."""
+        for choice in answer.stopped_here:
+            self.service.meters.stopped(request.request_id, choice)
+
+    def _adapted(self, deltas: Sequence[Delta], first: int) -> list[Delta]:
+        for delta in deltas:
+            delta.choice += first
+        if self.prompt_only:
+            return [Delta(delta.choice, "", FinishReason.LENGTH.value) for delta in deltas if delta.finish]
+        return list(deltas)
+
+
+async def _close(steps: object) -> None:
+    """Ends the request in the engine, where it has not ended."""
+    close = getattr(steps, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def make_job(
+    service: Service, exchange: Exchange, body: Sampling, prompts: Sequence[Prompt], asked: Asked, scores: Scores
+) -> Job:
+    """Checks all that can be checked before the engine sees it. Raises ApiError 400."""
+    capacity = service.facts.capacity
+    param = "prompt" if "prompt" in type(body).model_fields else "messages"
+    limits = [asked.limit(len(prompt.ids), capacity.max_model_len, param) for prompt in prompts]
+    params = {limit: sampling_params(body, limit, capacity.vocab_size, scores) for limit in set(limits)}
+    seed = service.seed(body.seed)
+    _tell(exchange, seed, asked, min(limits))
+    pairs = [(prompt, params[limit]) for prompt, limit in zip(prompts, limits, strict=True)]
+    requests = _requests(service, body, seed, pairs)
+    ids = bool(body.return_token_ids)
+    answers = [Answer(service.tokenizer, request.params, return_ids=ids) for request in requests]
+    return Job(service, requests, answers, asked.prompt_only)
+
+
+def _requests(
+    service: Service, body: Sampling, seed: int, prompts: Sequence[tuple[Prompt, SamplingParams]]
+) -> list[Request]:
+    name, arrival_s = secrets.token_hex(8), now()
+    priority = checked_priority(body.priority, service.config.scheduler.scheduling_policy)
+    space = namespace(body.cache_salt)
+    return [
+        Request(
+            request_id=f"{name}-{index}",
+            prompt=prompt.ids,
+            params=params,
+            seed=seed,
+            arrival_s=arrival_s,
+            priority=priority,
+            namespace=space,
+        )
+        for index, (prompt, params) in enumerate(prompts)
+    ]
+
+
+def _tell(exchange: Exchange, seed: int, asked: Asked, limit: int) -> None:
+    """What was decided for the client, as headers: the seed, and a length that was lowered to what fits."""
+    exchange.header("x-octavo-seed", str(seed))
+    if asked.explicit and not asked.prompt_only and asked.max_tokens is not None and limit < asked.max_tokens:
+        exchange.header("x-octavo-max-tokens", str(limit))

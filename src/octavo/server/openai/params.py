@@ -1,0 +1,128 @@
+"""The fields of a request -> SamplingParams and what else the engine is told about it."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.core.sampling import ParameterError, SamplingParams, check_token_ids
+from octavo.server.openai.errors import ApiError, invalid
+from octavo.server.openai.schema import Sampling
+
+_PRIORITIES = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How long an answer may be: `max_tokens` as the client gave it, or the default; None: up to the context."""
+
+    max_tokens: int | None
+    explicit: bool
+    prompt_only: bool = False
+    """`echo` with 0 tokens: the engine must generate one, and the client does not see it."""
+
+    def limit(self, prompt_len: int, max_model_len: int, param: str) -> int:
+        """The most tokens to generate after such a prompt. Raises ApiError 400 where the context has no room left."""
+        room = max_model_len - prompt_len
+        if room < 1:
+            raise self._too_long(prompt_len, max_model_len, param)
+        if self.prompt_only:
+            return 1
+        return room if self.max_tokens is None else min(self.max_tokens, room)
+
+    def _too_long(self, prompt_len: int, max_model_len: int, param: str) -> ApiError:
+        wish = f"{self.max_tokens} for the answer were asked for" if self.explicit else "an answer needs 1 or more"
+        return ApiError(
+            400,
+            f"the prompt has {prompt_len} tokens and {wish}, but the context holds {max_model_len} "
+            f"(--max-model-len); truncate_prompt_tokens cuts the prompt",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def asked_length(body: Sampling, default: int | None) -> Asked:
+    """Raises ApiError where the two names of the limit are given and differ."""
+    old, new = body.max_tokens, body.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise invalid(f"max_tokens ({old}) and max_completion_tokens ({new}) are one field: give one", "max_tokens")
+    length = old if new is None else new
+    if length is None:
+        return Asked(default, False)
+    return Asked(length, True, prompt_only=length == 0 and bool(body.echo))
+
+
+_SAME = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "logit_bias",
+    "allowed_token_ids",
+    "skip_special_tokens",
+)
+"""Fields that SamplingParams has under the same name and with the same meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Which logprobs are computed, and the field that asked for those of the answer."""
+
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    field: str = "logprobs"
+
+
+def sampling_params(body: Sampling, max_tokens: int, vocab_size: int, scores: Scores) -> SamplingParams:
+    """Raises ApiError 400 that names the field for whatever is outside its range or outside the vocabulary."""
+    given = {name: getattr(body, name) for name in _SAME}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    fields |= {"max_tokens": max_tokens, "logprobs": scores.logprobs, "prompt_logprobs": scores.prompt_logprobs}
+    if body.top_k is not None:
+        fields["top_k"] = min(body.top_k, vocab_size)
+    try:
+        params = SamplingParams(**fields)
+        check_token_ids(params, vocab_size)
+    except ParameterError as error:
+        raise _named(error, _names(body, scores)) from None
+    return params
+
+
+def _names(body: Sampling, scores: Scores) -> Mapping[str, str]:
+    """SamplingParams' names -> those that the client used."""
+    length = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    return {"max_tokens": length, "logprobs": scores.field}
+
+
+def _named(error: ParameterError, names: Mapping[str, str]) -> ApiError:
+    name = names.get(error.field, error.field)
+    return invalid(str(error).replace(error.field, name, 1), name)
+
+
+def namespace(cache_salt: str | None) -> bytes:
+    """Whose cached prompts a request may share: those of the same salt."""
+    if cache_salt is None:
+        return b""
+    if not cache_salt:
+        raise invalid("cache_salt must be a non-empty string or null", "cache_salt")
+    return hashlib.sha256(b"salt:" + cache_salt.encode()).digest()[:16]
+
+
+def checked_priority(priority: int | None, policy: str) -> int:
+    """Raises ApiError where a priority is given and the scheduler does not look at it."""
+    if not priority:
+        return 0
+    if policy != "priority":
+        raise invalid(f"priority is {priority}, but the server runs with --scheduling-policy {policy}", "priority")
+    if not -_PRIORITIES <= priority < _PRIORITIES:
+        raise invalid(f"priority must be an integer of 32 bits, got {priority}", "priority")
+    return priority

@@ -1,0 +1,232 @@
+"""The bodies of requests: every field that is honoured, with its type. All optional ones may be null.
+
+Ranges are not here: `core.sampling` checks them, once, for every way in. Fields that are known and not honoured yet are
+in `fields.py`. What is in neither is unknown, and the client is told so.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from octavo.server.openai.body import kind_of, shown
+from octavo.server.openai.errors import ApiError
+
+
+def wrong(allowed: str, value: object) -> PydanticCustomError:
+    """The error of a value that is not `allowed`, for validators of our own."""
+    return PydanticCustomError("allowed", "{allowed}", {"allowed": allowed, "value": shown(value)})
+
+
+def _texts(value: object) -> list[str] | None:
+    if value is None:
+        return None
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise wrong("a string, an array of strings, or null", value)
+    return texts
+
+
+def _bias(value: object) -> dict[int, float] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise wrong("an object from token ids to numbers, or null", value)
+    return {_token(key): _number(key, bias) for key, bias in value.items()}
+
+
+def _token(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) < 19):
+        raise wrong("an object whose names are token ids", key)
+    return int(key)
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(f"an object whose values are numbers (that of {key!r} is not)", value)
+    return float(value)
+
+
+def _prompts(value: object) -> list[str] | list[list[int]]:
+    """One list of prompts, all texts or all ids, whichever of the four forms came."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise wrong(_PROMPT, value)
+    kinds = set(map(type, value))
+    if kinds == {str}:
+        return value
+    if kinds == {int}:
+        return [value]
+    if kinds == {list} and all(ids and set(map(type, ids)) == {int} for ids in value):
+        return value
+    raise wrong(_PROMPT, value)
+
+
+_PROMPT = "a string, an array of strings, an array of token ids, or an array of arrays of token ids, none of them empty"
+_TEXT_LIST_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+_IDS_SCHEMA = {"type": "array", "items": {"type": "integer"}}
+_PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        _IDS_SCHEMA,
+        {"type": "array", "items": _IDS_SCHEMA},
+    ]
+}
+_BIAS_SCHEMA = {"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "null"}]}
+
+Texts = Annotated[list[str] | None, PlainValidator(_texts), WithJsonSchema(_TEXT_LIST_SCHEMA)]
+Bias = Annotated[dict[int, float] | None, PlainValidator(_bias), WithJsonSchema(_BIAS_SCHEMA)]
+Prompts = Annotated[list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+
+
+def optional(description: str, default: Any = None) -> Any:
+    """A field that may be left out or null; `default` is what both mean."""
+    return Field(default=default, description=description)
+
+
+class Body(BaseModel):
+    """Strict: a string is no number, 1 is not true. Unknown names are kept in `model_extra`."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    model: str | None = optional("The served model's name; left out: the only one that is served.")
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    include_usage: bool | None = optional("One more chunk at the end, with `choices: []` and the usage.")
+    continuous_usage_stats: bool | None = optional("The usage so far in every chunk.")
+    include_obfuscation: Literal[False] | None = optional("Padding against traffic analysis: not available.")
+
+
+class Sampling(Body):
+    """What chat and completions have in common."""
+
+    temperature: float | None = optional("0 is greedy. Default 1.")
+    top_p: float | None = optional("Sample from the most likely tokens that make up this probability. Default 1.")
+    top_k: int | None = optional("Sample from the k most likely tokens; 0 or -1: all. Default 0.")
+    min_p: float | None = optional("Sample from tokens at least this share as likely as the best one. Default 0.")
+    n: int | None = optional("Choices for each prompt. Default 1.")
+    presence_penalty: float | None = optional("Lowers tokens that were generated before. Default 0.")
+    frequency_penalty: float | None = optional("Lowers tokens by how often they were generated. Default 0.")
+    repetition_penalty: float | None = optional("Divides the logits of tokens in prompt or answer. Default 1.")
+    seed: int | None = optional("Repeats a sample; the one used comes back in the header x-octavo-seed.")
+    stop: Texts = optional("Texts that end the answer.")
+    stop_token_ids: list[int] | None = optional("Tokens that end the answer.")
+    include_stop_str_in_output: bool | None = optional("Whether the text that ended the answer is part of it.")
+    ignore_eos: bool | None = optional("Do not end at the model's end-of-text tokens.")
+    min_tokens: int | None = optional("No token that ends the answer before this many. Default 0.")
+    max_tokens: int | None = optional("Most tokens to generate; lowered to the room that the context leaves.")
+    max_completion_tokens: int | None = optional("The same as max_tokens.")
+    logit_bias: Bias = optional("Token id -> a number from -100 to 100 that is added to its logit.")
+    allowed_token_ids: list[int] | None = optional("Sample from these tokens only.")
+    prompt_logprobs: int | None = optional("Logprobs of the prompt's tokens, with this many alternatives.")
+    skip_special_tokens: bool | None = optional("Leave control tokens out of the text. Default true.")
+    stream: bool | None = optional("Send server-sent events as the tokens come.")
+    stream_options: StreamOptions | None = optional("Only with stream.")
+    echo: bool | None = optional("Put the prompt (in chat: the message that is continued) before the answer.")
+    cache_salt: str | None = optional("Share cached prompts only with requests of the same salt.")
+    priority: int | None = optional("Lower goes first; needs --scheduling-policy priority if not 0.")
+    truncate_prompt_tokens: int | None = optional("Keep only this many tokens, the last; -1: as many as fit.")
+    return_token_ids: bool | None = optional("Also answer prompt_token_ids and token_ids.")
+    return_tokens_as_token_ids: bool | None = optional("Write tokens in logprobs as `token_id:N`.")
+    request_id: str | None = optional("Becomes part of the answer's id.")
+    user: str | None = optional("No effect: nothing is recorded about users.")
+    metadata: dict[str, Any] | None = optional("No effect: nothing is stored.")
+    safety_identifier: str | None = optional("No effect: nothing is recorded about users.")
+    prompt_cache_key: str | None = optional("No effect: a hint for routing, and prompts are found by their content.")
+
+
+class ChatRequest(Sampling):
+    """POST /v1/chat/completions"""
+
+    messages: list[dict[str, Any]] = Field(description="The conversation. Content is a string or text parts.")
+    logprobs: bool | None = optional("Report the logprob of each token.")
+    top_logprobs: int | None = optional("How many alternatives to report with it; needs logprobs.")
+    add_generation_prompt: bool | None = optional("Let the template open the assistant's turn. Default true.")
+    continue_final_message: bool | None = optional("Go on with the last message, instead of a new turn.")
+    chat_template_kwargs: dict[str, Any] | None = optional("More variables for the chat template.")
+    documents: list[dict[str, Any]] | None = optional("Documents for chat templates that use them.")
+    tools: list[dict[str, Any]] | None = optional("Shown to the template. Only with tool_choice `none` yet.")
+    parallel_tool_calls: bool | None = optional("No effect: no tool is called.")
+
+
+class CompletionRequest(Sampling):
+    """POST /v1/completions"""
+
+    prompt: Prompts = Field(description="One prompt or many, as text or as token ids.")
+    logprobs: int | None = optional("Report the logprob of each token, with this many alternatives.")
+    add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
+
+
+class TokenizeRequest(Body):
+    """POST /tokenize: `prompt` (or `content`), or `messages`."""
+
+    prompt: str | None = optional("A text.")
+    content: str | None = optional("The same as prompt.")
+    messages: list[dict[str, Any]] | None = optional("A conversation, put through the chat template.")
+    add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
+    add_special: bool | None = optional("The same as add_special_tokens.")
+    parse_special: bool | None = optional("Read control tokens in the text as such. Default false.")
+    return_token_strs: bool | None = optional("Also answer the text of each token.")
+    add_generation_prompt: bool | None = optional("For messages. Default true.")
+    continue_final_message: bool | None = optional("For messages. Default false.")
+    chat_template_kwargs: dict[str, Any] | None = optional("For messages.")
+    tools: list[dict[str, Any]] | None = optional("For messages: shown to the template.")
+
+
+class DetokenizeRequest(Body):
+    """POST /detokenize"""
+
+    tokens: list[int] = Field(description="Token ids.")
+
+
+Model = TypeVar("Model", bound=Body)
+
+
+def validate(kind: type[Model], value: dict[str, Any]) -> Model:
+    """`value` as a `kind`. Raises ApiError 400 that names the first field at fault and what it must be."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _explain(error) from None
+
+
+_ALLOWED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "a boolean",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+
+
+def _explain(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False)[0]
+    param = path_of(first["loc"])
+    code, context, value = "invalid_type", first.get("ctx", {}), first["input"]
+    if first["type"] == "missing":
+        return ApiError(400, f"{param} is required", param=param, code="missing_required_parameter")
+    if first["type"] == "extra_forbidden":
+        return ApiError(400, f"{param} is not a known field", param=param, code="unknown_parameter")
+    if first["type"] == "allowed":
+        message = f"{param} must be {context['allowed']}, got {context['value']}"
+    elif first["type"] in _ALLOWED:
+        message = f"{param} must be {_ALLOWED[first['type']]}, got {kind_of(value)}: {shown(value)}"
+    else:
+        code = "invalid_value"
+        message = f"{param}: {first['msg']}, got {shown(value)}"
+    return ApiError(400, message, param=param, code=code)
+
+
+def path_of(loc: tuple[int | str, ...]) -> str:
+    """("messages", 0, "content") -> messages[0].content"""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return path.removeprefix(".")

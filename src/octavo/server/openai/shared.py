@@ -1,0 +1,43 @@
+"""Checks and conversions that chat and completions share, before there is a job."""
+
+import logging
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from octavo.server.exchange import Exchange
+from octavo.server.openai.errors import invalid
+from octavo.server.openai.job import Prompt
+from octavo.server.openai.params import Asked
+from octavo.server.openai.schema import Sampling
+from octavo.server.service import Service
+
+log = logging.getLogger(__name__)
+
+_MOST_NAMED = 20
+
+
+def report_unknown(exchange: Exchange, names: Sequence[str]) -> None:
+    """Tells client and operator of fields that nobody knows: in a header and in the log."""
+    if names:
+        shown = ",".join(quote(name[:64], safe="$._-[]", errors="replace") for name in names[:_MOST_NAMED])
+        exchange.header("x-octavo-unknown-fields", shown)
+        log.warning("%s %s: unknown fields: %s", exchange.id, exchange.path, shown)
+
+
+def check_stream_options(body: Sampling) -> None:
+    """Raises ApiError where there are options for a stream and no stream."""
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options is only allowed with stream: true", "stream_options")
+
+
+def truncated(service: Service, body: Sampling, prompt: Prompt, asked: Asked) -> Prompt:
+    """The prompt's last tokens, where the client asked for that: `truncate_prompt_tokens` of them, or all that fit."""
+    count = body.truncate_prompt_tokens
+    if count is None:
+        return prompt
+    if count == -1:
+        context = service.facts.capacity.max_model_len
+        count = max(1, context - min(asked.max_tokens or 1, context - 1))
+    if count < 1:
+        raise invalid(f"truncate_prompt_tokens must be an integer from 1, or -1, got {count}", "truncate_prompt_tokens")
+    return prompt if len(prompt.ids) <= count else Prompt(prompt.ids[-count:])

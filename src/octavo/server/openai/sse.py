@@ -1,0 +1,44 @@
+"""Chunks of a stream as bytes. What does not change is encoded once; for a token only its text is."""
+
+from typing import Any
+
+import msgspec
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.Encoder().encode
+
+
+class ChunkWriter:
+    """Writes the chunks of one stream: the same id, model, created and object in all of them."""
+
+    def __init__(self, head: dict[str, Any], *, text_field: tuple[bytes, bytes], null_usage: bool) -> None:
+        """`text_field`: what stands around the text within a choice. `null_usage`: chunks have `usage: null`."""
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+        self._null_usage = null_usage
+        self._before, after = text_field
+        tail = b'],"usage":null}\n\n' if null_usage else b"]}\n\n"
+        self._after = after + b',"logprobs":null,"finish_reason":null}' + tail
+        self._opened: dict[int, bytes] = {}
+
+    def text(self, index: int, text: str) -> bytes:
+        """A chunk with nothing but text: nearly all of them."""
+        opened = self._opened.get(index)
+        if opened is None:
+            opened = self._opened[index] = b'%b{"index":%d,%b' % (self._head, index, self._before)
+        return opened + _encode(text) + self._after
+
+    def choice(self, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
+        """A chunk with one choice and fields beside it."""
+        if self._null_usage:
+            more = {"usage": None, **more}
+        rest = b"]," + _encode(more)[1:] if more else b"]}"
+        return self._head + _encode(choice) + rest + b"\n\n"
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        """The last chunk, where it was asked for."""
+        return self._head + b'],"usage":' + _encode(usage) + b"}\n\n"
+
+
+def error_event(body: bytes) -> bytes:
+    """An error in the middle of a stream: the same object as without one. Nothing follows it."""
+    return b"data: " + body + b"\n\n"

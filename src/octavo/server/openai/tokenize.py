@@ -1,0 +1,78 @@
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info, in vLLM's and llama.cpp's dialects."""
+
+from typing import Any
+
+import msgspec
+
+from octavo.server.exchange import Exchange
+from octavo.server.openai.body import decode
+from octavo.server.openai.chat import chat_ids, chat_messages
+from octavo.server.openai.errors import invalid
+from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest, validate
+from octavo.server.openai.shared import report_unknown
+from octavo.server.service import Service
+
+
+async def tokenize(service: Service, exchange: Exchange) -> None:
+    """The ids of a text, or of a conversation as the model reads it."""
+    body = validate(TokenizeRequest, decode(await exchange.body()))
+    report_unknown(exchange, tuple(body.model_extra or ()))
+    service.check_model(body.model)
+    ids = await _ids(service, body)
+    answer: dict[str, Any] = {
+        "count": len(ids),
+        "max_model_len": service.facts.capacity.max_model_len,
+        "tokens": ids,
+    }
+    if body.return_token_strs:
+        answer["token_strs"] = [service.tokenizer.token_text(token) for token in ids]
+    await exchange.reply(200, msgspec.json.encode(answer))
+
+
+async def _ids(service: Service, body: TokenizeRequest) -> list[int]:
+    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
+    if len(given) != 1:
+        raise invalid("give one of prompt, content and messages", given[1] if given else "prompt")
+    if body.messages is not None:
+        return await chat_ids(service, body, chat_messages(service, body.messages))
+    text = body.prompt if body.prompt is not None else body.content or ""
+    add = _one_of("add_special_tokens", body.add_special_tokens, body.add_special)
+
+    def encode() -> list[int]:
+        return service.tokenizer.encode(text, add_special_tokens=add, parse_special=bool(body.parse_special))
+
+    return await service.off_loop(len(text), encode)
+
+
+def _one_of(name: str, first: bool | None, second: bool | None) -> bool:
+    """A field with two names; true where neither is given."""
+    if first is not None and second is not None and first != second:
+        raise invalid(f"{name} is given twice, and differs", name)
+    return (second if first is None else first) is not False
+
+
+async def detokenize(service: Service, exchange: Exchange) -> None:
+    """The text that ids spell, control tokens included."""
+    body = validate(DetokenizeRequest, decode(await exchange.body()))
+    report_unknown(exchange, tuple(body.model_extra or ()))
+    service.check_model(body.model)
+    limit = service.facts.capacity.vocab_size
+    for index, token in enumerate(body.tokens):
+        if not 0 <= token < limit:
+            raise invalid(f"tokens[{index}] is {token}, but ids are from 0 to {limit - 1}", f"tokens[{index}]")
+    text = service.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    await exchange.reply(200, msgspec.json.encode({"prompt": text, "content": text}))
+
+
+async def tokenizer_info(service: Service, exchange: Exchange) -> None:
+    """What a client needs to prepare prompts itself: control tokens and the chat template."""
+    template = service.template
+    info = {
+        "tokenizer_class": "octavo",
+        "model_max_length": service.facts.capacity.max_model_len,
+        "vocab_size": service.tokenizer.vocab_size,
+        "add_bos_token": service.tokenizer.adds_bos,
+        "chat_template": None if template is None else template.source,
+        **service.tokenizer.special_tokens,
+    }
+    await exchange.reply(200, msgspec.json.encode(info))

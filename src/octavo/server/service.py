@@ -1,0 +1,110 @@
+"""Service: what every endpoint needs, and nothing that belongs to one request."""
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from octavo.config.schema import Config
+from octavo.engine.client import EngineClient, EngineFacts, EngineState
+from octavo.server.duty import Duty
+from octavo.server.exposition import MetersCollector, registry_of
+from octavo.server.metrics import Meters
+from octavo.server.openai.errors import ApiError, unavailable, unknown_model
+from octavo.text.chat import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+
+KEEP_ALIVE_S = 10.0
+"""A stream that has nothing to say says so this often."""
+LIVENESS_S = 60.0
+"""An engine that showed no sign of life for longer counts as stuck. A single step may take many seconds."""
+LONG_TEXT = 20_000
+"""Characters from which tokenizing moves to a thread, so that it does not hold up the streams of others."""
+_SAFE_SEED_BITS = 53
+"""A drawn seed is exact in every JSON reader, those with doubles only too."""
+
+T = TypeVar("T")
+
+
+class Service:
+    """One engine, its tokenizer and template, under the names that clients know."""
+
+    def __init__(
+        self, client: EngineClient, tokenizer: Tokenizer, template: ChatTemplate | None, config: Config
+    ) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+        self.template = template
+        self.config = config
+        self.duty = Duty()
+        self.meters = Meters()
+        self.registry = registry_of(MetersCollector(self.meters, self._labels, self._cache_facts))
+        self.keep_alive_s = KEEP_ALIVE_S
+        self.began = int(time.time())
+        self.openapi: dict[str, Any] = {}
+        seed = config.model.seed
+        self._seeds = secrets.SystemRandom() if seed is None else random.Random(seed)
+        client.listen(self.meters.on_event)
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Raises ApiError 503 where the engine cannot serve: still loading, or dead."""
+        state = self.client.state
+        if state is EngineState.READY:
+            return self.client.facts
+        if state is EngineState.STARTING:
+            raise unavailable(f"the model is still loading: {self.client.progress or 'starting'}", "loading")
+        raise unavailable("the engine has died, and the server is about to end", "engine_dead")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the model; answers carry the first."""
+        return self.config.model.served_model_name or (self.facts.model,)
+
+    def _labels(self) -> dict[str, str]:
+        ready = self.client.state is EngineState.READY
+        names = self.config.model.served_model_name or ((self.client.facts.model,) if ready else ("",))
+        return {"model_name": names[0], "engine": "0"}
+
+    def _cache_facts(self) -> dict[str, str]:
+        if self.client.state is not EngineState.READY:
+            return {}
+        capacity = self.client.facts.capacity
+        return {
+            "block_size": str(capacity.block_size),
+            "num_gpu_blocks": str(capacity.num_blocks),
+            "cache_dtype": self.client.facts.kv_cache_dtype,
+            "enable_prefix_caching": str(self.config.cache.enable_prefix_caching),
+        }
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ApiError 404 for a model that is not served. None is the one that is."""
+        if name is not None and name not in self.names:
+            raise unknown_model(name, self.names)
+
+    def seed(self, given: int | None) -> int:
+        """The seed of a request: the client's, as 64 bits without a sign, or one drawn now."""
+        return self._seeds.getrandbits(_SAFE_SEED_BITS) if given is None else given % 2**64
+
+    def health(self) -> ApiError | None:
+        """What is wrong with the engine, so that a restart would help; None where nothing is. Loading is no illness."""
+        if self.client.state is EngineState.DEAD:
+            return unavailable("the engine has died", "engine_dead")
+        age = self.client.heartbeat_age_s
+        if self.client.state is EngineState.READY and age > LIVENESS_S:
+            return unavailable(f"the engine has shown no sign of life for {age:.0f} s", "engine_stuck")
+        return None
+
+    def readiness(self) -> ApiError | None:
+        """Why a request would not be served now; None where it would."""
+        if self.duty.draining:
+            return unavailable("the server is shutting down", "shutting_down", 5)
+        if self.client.state is EngineState.STARTING:
+            return unavailable(f"the model is still loading: {self.client.progress or 'starting'}", "loading")
+        return self.health()
+
+    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
+        """`work()`, in a thread where it is about a long text."""
+        return await asyncio.to_thread(work) if size > LONG_TEXT else work()
