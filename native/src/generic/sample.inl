@@ -40,6 +40,7 @@ struct alignas(64) Chunk {
 // Chunk `p[0..count)`; lanes past the end hold `fill`.
 static void load_chunk(const float* p, int count, float fill, Chunk* chunk) {
   if (count == kSampleChunk) {
+#pragma GCC unroll 16
     for (int i = 0; i < kParts; ++i) chunk->part[i] = *reinterpret_cast<const LanesAt*>(p + i * kLanes);
     return;
   }
@@ -57,6 +58,7 @@ static int chunk_length(int vocab, int chunk) {
 
 static float highest_lane(const Lanes& lanes) {
   float best = lanes[0];
+#pragma GCC unroll 16
   for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
   return best;
 }
@@ -64,11 +66,13 @@ static float highest_lane(const Lanes& lanes) {
 // The chunk as 4 rows of 16 columns: rows in pairs, then a tree of columns: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
 static float chunk_sum(const Chunk& chunk) {
   alignas(64) float sum[kColumns];
+#pragma GCC unroll 16
   for (int i = 0; i < kColumnParts; ++i) {
     const Lanes* row = chunk.part + i;
     const Lanes rows = (row[0] + row[kColumnParts]) + (row[2 * kColumnParts] + row[3 * kColumnParts]);
     __builtin_memcpy(sum + i * kLanes, &rows, sizeof rows);
   }
+#pragma GCC unroll 16
   for (int half = kColumns / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) sum[i] += sum[i + half];
   return sum[0];
@@ -83,6 +87,7 @@ static bool chunk_maxima(const float* logits, int vocab, float* maxima) {
     Chunk chunk;
     load_chunk(p, chunk_length(vocab, c), p[0], &chunk);
     Lanes best = chunk.part[0];
+#pragma GCC unroll 16
     for (int i = 0; i < kParts; ++i) {
       const Lanes x = chunk.part[i];
       broken |= (__builtin_bit_cast(Ints, x) & exponent) == exponent;
@@ -157,6 +162,7 @@ struct Scale {
 
 // Turns a chunk of logits into weights and returns their sum.
 static float weigh_chunk(const Scale& scale, Chunk* chunk) {
+#pragma GCC unroll 16
   for (int i = 0; i < kParts; ++i) {
     Lanes& w = chunk->part[i];
     w = (w - scale.peak) * scale.inverse;
@@ -482,6 +488,7 @@ static int rank_of(const float* logits, int vocab, const float* maxima, float lo
     if (maxima[c] <= logit) continue;
     Chunk chunk;
     load_chunk(logits + c * kSampleChunk, chunk_length(vocab, c), -kInfinity, &chunk);
+#pragma GCC unroll 16
     for (int i = 0; i < kParts; ++i) higher -= chunk.part[i] > logit;
   }
   int rank = 1;
