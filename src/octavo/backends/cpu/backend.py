@@ -1,0 +1,94 @@
+"""CpuBackend: runs a StepPlan in one native call."""
+
+import time
+from itertools import accumulate, chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.cpu.model import CpuModel, resolve_kv_dtype
+from octavo.backends.cpu.program import build_program
+from octavo.backends.cpu.sampling import SamplePacker, unpack
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.ports import Capacity
+
+Ints = NDArray[np.int32]
+
+
+class CpuBackend:
+    """A Backend over a CpuModel, with a paged cache of its own.
+
+    A row of a step is computed in an order that depends on that row alone, so its result has the same bits alone, in a
+    batch, in chunks, over cached blocks and on any number of threads; the bits differ between kernel sets and dtypes.
+    Raises ValueError for a block size or cache dtype that the kernels do not have, MemoryError for a cache that the
+    address space does not hold.
+    """
+
+    def __init__(
+        self, model: CpuModel, *, num_blocks: int, block_size: int, max_model_len: int, kv_cache_dtype: str = "auto"
+    ) -> None:
+        self._program = build_program(model)
+        self._program.allocate(resolve_kv_dtype(kv_cache_dtype), num_blocks, block_size)
+        self._capacity = Capacity(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            vocab_size=model.spec.vocab_size,
+            max_model_len=max_model_len,
+        )
+        self._samples = SamplePacker()
+        self._tables: dict[tuple[str, int], tuple[tuple[int, ...], Ints]] = {}
+
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if not plan.work and not plan.copies:
+            return StepResult(plan.step)
+        started = time.perf_counter()
+        packed = self._samples.pack(plan)
+        arrays = self._arrays(plan)
+        called = time.perf_counter()
+        layers_s, head_s, sample_s = self._program.run(*arrays, packed.rows, *packed.arrays())
+        returned = time.perf_counter()
+        results = unpack(plan, packed)
+        timings = {
+            "marshal": called - started + time.perf_counter() - returned,
+            "layers": layers_s,
+            "head": head_s,
+            "sample": sample_s,
+        }
+        return StepResult(plan.step, results, timings)
+
+    def close(self) -> None:
+        """Drops the cache with the program; weights and threads go with the model."""
+        self._program = None
+        self._tables.clear()
+
+    def _arrays(self, plan: StepPlan) -> tuple[Ints, ...]:
+        """tokens, starts, row offsets, block ids, block offsets, copies: the step as the native call takes it."""
+        works = plan.work
+        tables = self._block_tables(plan)
+        return (
+            np.fromiter(chain.from_iterable(work.tokens for work in works), np.int32),
+            np.array([work.start for work in works], np.int32),
+            _offsets([len(work.tokens) for work in works]),
+            np.concatenate(tables) if tables else np.empty(0, np.int32),
+            _offsets([len(table) for table in tables]),
+            np.array([block for copy in plan.copies for block in (copy.source, copy.target)], np.int32),
+        )
+
+    def _block_tables(self, plan: StepPlan) -> list[Ints]:
+        """Block tables as arrays: a table that did not grow is the same tuple, and its array is made once."""
+        known = self._tables
+        self._tables = {}
+        for work in plan.work:
+            key = (work.request_id, work.choice)
+            entry = known.get(key)
+            if entry is None or entry[0] is not work.block_ids:
+                entry = (work.block_ids, np.array(work.block_ids, np.int32))
+            self._tables[key] = entry
+        return [table for _, table in self._tables.values()]
+
+
+def _offsets(lengths: list[int]) -> Ints:
+    return np.fromiter(accumulate(lengths, initial=0), np.int32, len(lengths) + 1)

@@ -1,0 +1,81 @@
+"""How the tensors of a checkpoint become packed matrices: which are fused, and in which number format."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.backends.cpu import _native
+from octavo.models.tensors import Format, TensorSource
+
+PANEL = 16
+"""Rows of a packed matrix that the kernels compute side by side."""
+
+KINDS = ("q4", "q8", "bf16", "f32")
+"""Packed formats, each able to hold all that the ones before it hold."""
+
+_KIND_OF = {
+    Format.Q4_0: "q4",
+    Format.Q4_1: "q4",
+    Format.Q4_K: "q4",
+    Format.Q5_0: "q8",
+    Format.Q5_1: "q8",
+    Format.Q5_K: "q8",
+    Format.Q6_K: "q8",
+    Format.Q8_0: "q8",
+    Format.F16: "bf16",
+    Format.BF16: "bf16",
+    Format.F32: "f32",
+}
+_WITH_MINIMA = {Format.Q4_1, Format.Q5_1, Format.Q4_K, Format.Q5_K}
+_KIND_OF_DTYPE = {"float32": "f32", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Packer:
+    """Packs tensors of one source with the threads of one pool. `dtype` is auto, float32 or bfloat16."""
+
+    tensors: TensorSource
+    pool: _native.Pool
+    dtype: str
+
+    def matrix(self, name: str) -> _native.PackedWeight:
+        """The tensor alone."""
+        return self._fused([name], first_panels=[0], panel_step=1)
+
+    def stacked(self, names: Sequence[str]) -> _native.PackedWeight:
+        """The tensors under one another. Each but the last has a multiple of PANEL rows, or ValueError."""
+        panels = [self._panels(name) for name in names]
+        return self._fused(names, first_panels=[sum(panels[:i]) for i in range(len(panels))], panel_step=1)
+
+    def interleaved(self, first: str, second: str) -> _native.PackedWeight:
+        """Panels of the two taken in turn: what SwiGLU multiplies lies side by side."""
+        return self._fused([first, second], first_panels=[0, 1], panel_step=2)
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A norm's weights as float32."""
+        info = self.tensors.info(name)
+        raw = _native.dequantise(bytes(self.tensors.raw(name)), info.format.value, info.shape[0])
+        return np.frombuffer(raw, np.float32)
+
+    def _panels(self, name: str) -> int:
+        rows = self.tensors.info(name).shape[0]
+        if rows % PANEL:
+            raise ValueError(f"tensor {name} has {rows} rows, this backend needs a multiple of {PANEL}")
+        return rows // PANEL
+
+    def _fused(self, names: Sequence[str], *, first_panels: Sequence[int], panel_step: int) -> _native.PackedWeight:
+        infos = [self.tensors.info(name) for name in names]
+        kind = self._kind([info.format for info in infos])
+        affine = any(info.format in _WITH_MINIMA for info in infos)
+        rows = sum(info.shape[0] for info in infos)
+        weight = _native.PackedWeight(kind, affine, rows, infos[0].shape[1])
+        for name, info, first in zip(names, infos, first_panels, strict=True):
+            raw = self.tensors.raw(name)
+            weight.pack(self.pool, raw, info.format.value, info.shape[0], first, panel_step)
+        return weight
+
+    def _kind(self, formats: Sequence[Format]) -> str:
+        natural = _KIND_OF_DTYPE.get(self.dtype)
+        return natural or max((_KIND_OF[format] for format in formats), key=KINDS.index)
