@@ -5,8 +5,8 @@
     tensors: name string | num_dims u32 | dims u64 each, fastest first | format u32 | offset u64
     padding to `general.alignment` (32) | data, each tensor at its offset from here
 
-All integers are little-endian. Source: the GGUF specification in the ggml project. Memory and time are bounded by the
-size of the file: a count is checked against the bytes that are left before anything is made for it.
+All integers are little-endian. Source: the GGUF specification in the ggml project. A count is checked against the bytes
+that are left, and against fixed limits, before anything is made for it: no file can take more memory or time.
 """
 
 import struct
@@ -21,6 +21,9 @@ from octavo.models.tensors import BLOCKS, Format, TensorInfo
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+MAX_HEADER_BYTES = 64 * 2**20
+MAX_ITEMS = 4 * 2**20
+"""Metadata entries, array elements and tensors together: several times what the largest vocabularies take."""
 MAX_KEY_BYTES = 65535
 MAX_DIMS = 4
 MAX_NESTING = 4
@@ -81,7 +84,7 @@ class GgufFile:
     metadata: dict[str, object]
     tensors: dict[str, GgufTensor]
     header_bytes: int
-    """Where the data section starts."""
+    """Where the list of tensors ends."""
     view: memoryview
 
     def raw(self, name: str) -> memoryview:
@@ -97,20 +100,28 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 class _Cursor:
-    """Reads forward through the map. Every read is checked against the end of the file first."""
+    """Reads forward through a file's header. Every read is checked against the end first."""
 
-    __slots__ = ("end", "map", "position")
+    __slots__ = ("end", "items", "map", "position")
 
     def __init__(self, view: memoryview) -> None:
         self.map: Any = view.obj
         """The mmap itself: slicing it makes bytes in one step, which is what decoding wants."""
         self.position = 0
-        self.end = len(view)
+        self.end = min(len(view), MAX_HEADER_BYTES)
+        self.items = 0
 
     def need(self, num_bytes: int, what: str) -> None:
         if num_bytes > self.end - self.position:
-            left = self.end - self.position
-            raise LoadError(f"{what} needs {num_bytes} bytes at byte {self.position}, but {left} are left in the file")
+            limit = "the file ends" if self.end < MAX_HEADER_BYTES else "the largest header allowed ends"
+            raise LoadError(f"{what} needs {num_bytes} bytes at byte {self.position}, but {limit} at byte {self.end}")
+
+    def need_items(self, count: int, item_bytes: int, what: str) -> None:
+        """Room for `count` items of at least `item_bytes` each, in the file and in the limit of all items."""
+        self.need(count * item_bytes, what)
+        self.items += count
+        if self.items > MAX_ITEMS:
+            raise LoadError(f"{what} has {count} items; more than {MAX_ITEMS} in one file are refused")
 
     def scalar(self, code: str, what: str) -> Any:
         size = struct.calcsize("<" + code)
@@ -130,16 +141,16 @@ class _Cursor:
 
     def strings(self, count: int, what: str) -> tuple[str, ...]:
         """`count` strings in a row: the loop that opening a model spends its time in."""
-        self.need(count * 8, what)
-        data, position, end = self.map, self.position, self.end - 8
+        self.need_items(count, 8, what)
+        data, position, end = self.map, self.position, self.end
         unpack = struct.Struct("<Q").unpack_from
         found: list[str] = []
         try:
             for _ in range(count):
                 start = position + 8
                 position = start + unpack(data, position)[0]
-                if position > end + 8:
-                    raise LoadError(f"{what}: string {len(found)} ends at byte {position}, behind the end of the file")
+                if position > end:
+                    raise LoadError(f"{what}: string {len(found)} ends at byte {position}, behind the end at {end}")
                 found.append(data[start:position].decode())
         except UnicodeDecodeError as error:
             raise LoadError(f"{what}: string {len(found)} is not UTF-8 ({error.reason})") from None
@@ -151,7 +162,7 @@ class _Cursor:
     def numbers(self, kind: int, count: int, what: str) -> tuple[Any, ...]:
         code = SCALARS[kind]
         size = struct.calcsize("<" + code)
-        self.need(count * size, what)
+        self.need_items(count, size, what)
         data = self.map[self.position : self.position + count * size]
         self.position += count * size
         if kind == BOOL:
@@ -170,22 +181,23 @@ def _parse(path: Path, view: memoryview) -> GgufFile:
     cursor = _Cursor(view)
     version = _version(cursor)
     num_tensors, num_entries = cursor.scalar("Q", "the tensor count"), cursor.scalar("Q", "the metadata count")
-    cursor.need(num_entries * MIN_ENTRY_BYTES, f"the metadata of {num_entries} entries")
+    cursor.need_items(num_entries, MIN_ENTRY_BYTES, f"the metadata of {num_entries} entries")
     metadata = _read_named(num_entries, lambda: _entry(cursor), "metadata key")
-    cursor.need(num_tensors * MIN_TENSOR_BYTES, f"the list of {num_tensors} tensors")
+    cursor.need_items(num_tensors, MIN_TENSOR_BYTES, f"the list of {num_tensors} tensors")
     found = _read_named(num_tensors, lambda: _tensor(cursor), "tensor")
-    start = _data_start(cursor, metadata, num_tensors)
-    tensors = _placed(found, start, cursor.end, _alignment(metadata))
+    alignment = _alignment(metadata)
+    start = -(-cursor.position // alignment) * alignment
+    tensors = _placed(found, start, len(view), alignment)
     return GgufFile(
-        path=path, version=version, metadata=metadata, tensors=tensors, header_bytes=min(start, len(view)), view=view
+        path=path, version=version, metadata=metadata, tensors=tensors, header_bytes=cursor.position, view=view
     )
 
 
 def _version(cursor: _Cursor) -> int:
-    cursor.need(24, "a GGUF header")
     magic = cursor.map[:4]
     if magic != MAGIC:
         raise LoadError(f"not a GGUF file: it starts with {magic!r}, not {MAGIC!r}")
+    cursor.need(24, "a GGUF header")
     cursor.position = 4
     version = cursor.scalar("I", "the version")
     if version & 0xFFFF == 0 and version != 0:
@@ -233,7 +245,7 @@ def _array(cursor: _Cursor, key: str, depth: int) -> tuple[object, ...]:
         return cursor.numbers(kind, count, what)
     if kind != ARRAY:
         raise LoadError(f"metadata {key!r} is an array of unknown type {kind}")
-    cursor.need(count * 12, what)
+    cursor.need_items(count, 12, what)
     return tuple(_array(cursor, key, depth + 1) for _ in range(count))
 
 
@@ -264,14 +276,6 @@ def _alignment(metadata: dict[str, object]) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**20 or value & (value - 1):
         raise LoadError(f"general.alignment is {value!r}; it must be a power of two up to {2**20}")
     return value
-
-
-def _data_start(cursor: _Cursor, metadata: dict[str, object], num_tensors: int) -> int:
-    alignment = _alignment(metadata)
-    start = -(-cursor.position // alignment) * alignment
-    if num_tensors and start > cursor.end:
-        raise LoadError(f"the file has {cursor.end} bytes and ends before its data, which starts at byte {start}")
-    return start
 
 
 def _placed(found: dict[str, GgufTensor], start: int, end: int, alignment: int) -> dict[str, GgufTensor]:

@@ -1,6 +1,7 @@
 """Files as memory: a read-only mapping, and small whole files with a size limit. OSErrors become LoadErrors here."""
 
 import mmap
+import os
 from hashlib import blake2b
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def read_small(path: Path, limit: int) -> bytes:
     """The whole file, which may have at most `limit` bytes."""
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(min(size, limit) + 1)  # a read takes memory for all that it asks for
     except OSError as error:
         raise bad_file(path, _reason(path, error)) from error
     if len(data) > limit:

@@ -1,6 +1,5 @@
 """Fields: a checkpoint's configuration, read with a type and a range for each value; messages name the key."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -29,11 +28,11 @@ class Fields:
             raise ModelError(f"{self.prefix}{key} is {value!r}; it must be a whole number from {low} to {high}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number above zero: all that models are described by are."""
+    def number(self, key: str, default: float | None = None, *, low: float = 1e-12, high: float = 1e12) -> float:
+        """A number above zero, far from what would overflow in later arithmetic unless the bounds say otherwise."""
         value = self._present(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _positive(value):
-            raise ModelError(f"{self.prefix}{key} is {value!r}; it must be a finite number above 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ModelError(f"{self.prefix}{key} is {value!r}; it must be a number from {low:g} to {high:g}")
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -64,11 +63,3 @@ class Fields:
         if default is None:
             raise ModelError(f"{self.prefix}{key} is missing")
         return default
-
-
-def _positive(value: float) -> bool:
-    """True for finite numbers above zero; a whole number too large for a float is not finite here."""
-    try:
-        return math.isfinite(value) and value > 0
-    except OverflowError:
-        return False

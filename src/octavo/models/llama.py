@@ -168,7 +168,7 @@ def _gguf_rope(config: Fields, dim: int) -> RopeSpec:
     rotated = config.integer("rope.dimension_count", dim)
     if rotated != dim:
         raise ModelError(f"rotary embedding of a part of each head ({rotated} of {dim} dimensions) is not supported")
-    theta = config.number("rope.freq_base", 10000.0)
+    theta = config.number("rope.freq_base", 10000.0, low=1.0)
     kind = config.text("rope.scaling.type", "none")
     if kind == "none":
         return RopeSpec(dim=dim, theta=theta)
@@ -183,7 +183,7 @@ def _max_model_len(config: Fields) -> int:
     settings = config.section("rope_parameters" if config.get("rope_parameters") else "rope_scaling")
     if rope_kind(settings) != "linear":
         return trained
-    return min(int(trained * settings.number("factor")), 2**31 - 1)
+    return int(min(max(1.0, trained * settings.number("factor")), 2**31 - 1))
 
 
 def _uniform(config: Fields, key: str, default: int | None = None) -> int:

@@ -11,7 +11,7 @@ def rope_from_config(config: Fields, dim: int) -> RopeSpec:
     settings = config.section("rope_parameters")
     if not settings.values:
         settings = config.section("rope_scaling")
-    theta = settings.number("rope_theta", config.number("rope_theta", 10000.0))
+    theta = settings.number("rope_theta", config.number("rope_theta", 10000.0, low=1.0), low=1.0)
     if settings.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0)) != 1.0:
         raise ModelError("rotary embedding of a part of each head (partial_rotary_factor) is not supported")
     return RopeSpec(dim=dim, theta=theta, divisors=_divisors(settings, dim, theta))
