@@ -121,3 +121,17 @@ def test_a_model_that_is_broken_is_a_finding(tmp_path: Path) -> None:
     broken.write_bytes(b"GGUF")
     found = doctor.examine(Config(model=ModelConfig(model=str(broken))), {"model": doctor.check_model})
     assert found["model"].state is State.BROKEN and "broken.gguf" in found["model"].text
+
+
+def test_kernels_are_listed_with_the_one_that_is_used() -> None:
+    finding = doctor.check_kernels(Config())
+    assert finding.state is State.OK
+    names = [line.split()[0] for line in finding.details]
+    assert "scalar" in names and finding.text.split(":")[0] in names
+    forced = doctor.check_kernels(Config(engine=EngineConfig(isa="scalar")))
+    assert (forced.state, forced.text) == (State.OK, "scalar: forced")
+
+
+def test_kernels_that_do_not_run_here_are_broken() -> None:
+    finding = doctor.check_kernels(Config(engine=EngineConfig(isa="avx3")))
+    assert finding.state is State.BROKEN and "avx3" in finding.text and "scalar" in finding.text

@@ -1,6 +1,7 @@
 """`run` and `chat` on a tiny model: the answers are the engine's, whole, in order; and Ctrl-C stops an answer only."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -224,3 +225,14 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(
     assert first == "".join(shown[0]) and second == "".join(shown[1])
     assert len(first) < len(second)
     assert "(stopped)" in capsys.readouterr().err
+
+
+def test_a_seed_of_the_configuration_begins_the_stream_of_seeds(config: Config) -> None:
+    seeded = dataclasses.replace(config, model=dataclasses.replace(config.model, seed=5))
+    params = SamplingParams(temperature=1, max_tokens=12, ignore_eos=True)
+    runs: list[list[str]] = []
+    for _ in range(2):
+        with open_partner(seeded) as (partner, _facts):
+            runs.append([partner.complete("the", params, ignore).outputs[0].text for _ in range(2)])
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[0][1]

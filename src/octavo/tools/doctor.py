@@ -149,17 +149,15 @@ def _listen(host: str, port: int) -> None:
 
 def check_kernels(config: Config) -> Finding:
     """Which kernels can this machine run, and which of them will it?"""
-    from octavo.backends.cpu.isa import candidates
+    from octavo.backends.cpu.isa import candidates, choose
 
-    found = candidates()
-    details = tuple(f"{one.name:8} {'yes' if one.accepted else 'no':4} {one.reason}" for one in found)
-    usable = [one.name for one in found if one.accepted]
-    forced = config.engine.isa
-    if not usable or (forced is not None and forced not in usable):
-        return Finding(State.BROKEN, f"{forced or 'any'} cannot run here", details)
-    if config.engine.backend != "cpu":
-        return Finding(State.OK, f"not used by the {config.engine.backend} backend", details)
-    return Finding(State.OK, f"{forced} as asked for" if forced else f"{usable[0]}, the best that runs here", details)
+    details = tuple(f"{one.name:12} {'runs here' if one.accepted else one.reason}" for one in candidates())
+    try:
+        name, why = choose(config.engine.isa)
+    except ValueError as error:
+        return Finding(State.BROKEN, str(error), details)
+    unused = "" if config.engine.backend == "cpu" else f"; not used by the {config.engine.backend} backend"
+    return Finding(State.OK, f"{name}: {why}{unused}", details)
 
 
 def check_model(config: Config) -> Finding:

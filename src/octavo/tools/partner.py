@@ -6,8 +6,8 @@ The engine runs in a thread behind the same client as everywhere; answers are cu
 import argparse
 import asyncio
 import itertools
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -25,7 +25,7 @@ from octavo.tools.terminal import Show, ignore, status_line
 
 POLL_S = 0.1
 """How often the line that says what a loading engine does is renewed."""
-DEFAULTS: Mapping[str, Any] = {"max_tokens": 1024}
+DEFAULTS: dict[str, Any] = {"max_tokens": 1024}
 """Long enough for an answer; short enough for a model that never ends one."""
 
 Message = dict[str, str]
@@ -44,10 +44,14 @@ def sampling_params(options: argparse.Namespace, **defaults: Any) -> SamplingPar
 class Partner:
     """Answers conversations. Use as a context manager: it owns an engine, and the event loop that listens to it."""
 
-    def __init__(self, client: EngineClient, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(
+        self, client: EngineClient, tokenizer: Tokenizer, template: ChatTemplate | None, seed: int | None = None
+    ) -> None:
+        """`seed` begins the stream from which requests without a seed of their own draw one."""
         self._client = client
         self._tokenizer = tokenizer
         self._template = template
+        self._random = random.Random(seed)
         self._numbers = itertools.count()
         self._runner = asyncio.Runner()
 
@@ -77,7 +81,7 @@ class Partner:
         return self._generate(self._tokenizer.encode(text), params, show)
 
     def _generate(self, prompt: Sequence[int], params: SamplingParams, show: Show) -> RequestOutput:
-        seed = secrets.randbits(64) if params.seed is None else params.seed % 2**64
+        seed = self._random.getrandbits(64) if params.seed is None else params.seed % 2**64
         request = Request(request_id=f"local-{next(self._numbers)}", prompt=tuple(prompt), params=params, seed=seed)
         return self._runner.run(_stream(self._client, request, Gathering(request, None, self._tokenizer), show))
 
@@ -120,7 +124,7 @@ def open_partner(config: Config) -> Iterator[tuple[Partner, EngineFacts]]:
     checkpoint = boot.open_model(config)
     tokenizer, template = boot.load_text(config, checkpoint)
     client = InProcessClient(lambda _, report: boot.build_replica(config, checkpoint, report))
-    with Partner(client, tokenizer, template) as partner:
+    with Partner(client, tokenizer, template, config.model.seed) as partner:
         with status_line() as show:
             facts = partner.wait_ready(show)
         yield partner, facts
