@@ -1,0 +1,130 @@
+"""All Backends, on tiny models: what the contract suite is run on."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from octavo.backends.cpu import CpuBackend, CpuModel
+from octavo.backends.cpu.isa import candidates
+from octavo.backends.ledger import LedgerBackend
+from octavo.backends.reference import ReferenceBackend
+from octavo.core.ports import Backend
+from octavo.loaders.dequant import dequantize
+from octavo.models.checkpoint import Checkpoint, Vocabulary
+from octavo.models.tensors import Format, TensorInfo
+from tests.tiny import TINY_VOCAB_SIZE, TinyModel, make_tiny
+
+ISAS = tuple(candidate.name for candidate in candidates() if candidate.accepted)
+MAX_MODEL_LEN = 256
+POISON = TINY_VOCAB_SIZE - 1
+"""In poisoned models, the token whose embedding is not a number."""
+
+
+@dataclass(frozen=True)
+class MemorySource:
+    """A TensorSource over a tiny model."""
+
+    model: TinyModel
+
+    def names(self) -> Collection[str]:
+        return self.model.tensors.keys()
+
+    def info(self, name: str) -> TensorInfo:
+        return self.model.tensors[name][0]
+
+    def raw(self, name: str) -> memoryview:
+        return memoryview(self.model.tensors[name][1])
+
+
+@cache
+def tiny_checkpoint(weights: str = "F32", embed: str = "F32", *, poisoned: bool = False) -> Checkpoint:
+    """Two layers, four heads on two KV heads, an output head of its own; matrices in format `weights`."""
+    model = make_tiny(format=weights, embed_format=embed, tied_output=False, max_model_len=MAX_MODEL_LEN, seed=5)
+    if poisoned:
+        info, raw = model.tensors["embed"]
+        model.tensors["embed"] = info, _poison_last_row(info, raw)
+    return Checkpoint(
+        name="tiny",
+        path="",
+        spec=model.spec,
+        tensors=MemorySource(model),
+        vocabulary=Vocabulary(),
+        fingerprint=b"tiny model .... ",
+        weight_format=weights,
+        weight_bytes=sum(info.num_bytes for info, _ in model.tensors.values()),
+    )
+
+
+def _poison_last_row(info: TensorInfo, raw: bytes) -> bytes:
+    """NaN in every element. (In a block format a scale that is not a number is refused when it is loaded.)"""
+    rows = np.frombuffer(bytearray(raw), np.uint8).reshape(info.shape[0], -1)
+    if info.format is Format.F32:
+        rows[-1].view(np.float32)[:] = np.nan
+    else:
+        assert info.format is Format.BF16
+        rows[-1].view(np.uint16)[:] = 0x7FC0
+    return rows.tobytes()
+
+
+def open_ledger(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+    assert not poisoned, "a ledger has no weights"
+    return LedgerBackend(
+        num_blocks=num_blocks, block_size=block_size, vocab_size=TINY_VOCAB_SIZE, max_model_len=MAX_MODEL_LEN
+    )
+
+
+def open_reference(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+    return ReferenceBackend(
+        tiny_checkpoint(poisoned=poisoned),
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_model_len=MAX_MODEL_LEN,
+        dequantize=dequantize,
+    )
+
+
+@dataclass(frozen=True)
+class CpuKind:
+    """One way to run the native backend: formats of the file, of the weights in memory, and of the cache."""
+
+    weights: str
+    embed: str
+    dtype: str
+    kv: str
+    num_threads: int
+
+
+CPU_KINDS = {
+    "f32": CpuKind("F32", "F32", "float32", "float32", 2),
+    "q4_1": CpuKind("Q4_1", "Q8_0", "auto", "bfloat16", 2),
+    "bf16": CpuKind("BF16", "BF16", "auto", "float16", 1),
+}
+
+
+@cache
+def cpu_model(isa: str, kind: CpuKind, *, poisoned: bool = False) -> CpuModel:
+    embed = "F32" if poisoned and kind.embed == "Q8_0" else kind.embed
+    checkpoint = tiny_checkpoint(kind.weights, embed, poisoned=poisoned)
+    return CpuModel.load(checkpoint, dtype=kind.dtype, isa=isa, num_threads=kind.num_threads)
+
+
+def open_cpu(isa: str, kind: CpuKind) -> Callable[..., Backend]:
+    def open_backend(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+        return CpuBackend(
+            cpu_model(isa, kind, poisoned=poisoned),
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_model_len=MAX_MODEL_LEN,
+            kv_cache_dtype=kind.kv,
+        )
+
+    return open_backend
+
+
+WITH_WEIGHTS: dict[str, Callable[..., Backend]] = {
+    "reference": open_reference,
+    **{f"cpu-{isa}-{name}": open_cpu(isa, kind) for isa in ISAS for name, kind in CPU_KINDS.items()},
+}
+ALL: dict[str, Callable[..., Backend]] = {"ledger": open_ledger, **WITH_WEIGHTS}
