@@ -90,7 +90,7 @@ async def serve(
     app: App, client: EngineClient, config: ServerConfig, sock: socket.socket, announce: Callable[[str], None] = print
 ) -> int:
     """Serves until told to stop, or until the engine is dead; returns the exit status. The caller closes the client."""
-    async with _http(app, config, sock) as server:
+    async with listening(app, config, sock) as server:
         with _signals() as heard:
             return await _watch(app, client, config, server, heard, lambda: _announce(config, sock, announce))
 
@@ -189,7 +189,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def _http(app: App, config: ServerConfig, sock: socket.socket) -> AsyncIterator[_Server]:
+async def listening(app: App, config: ServerConfig, sock: socket.socket) -> AsyncIterator[_Server]:
     """The HTTP server, from now until the end of the block."""
     settings = uvicorn.Config(
         app,

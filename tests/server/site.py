@@ -1,0 +1,186 @@
+"""A whole server for tests: a tiny random model on the reference backend, behind real HTTP on a loopback port."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.config.schema import Config, ServerConfig
+from octavo.core.scheduler import Scheduler
+from octavo.core.types import Limits
+from octavo.engine.client import EngineFacts
+from octavo.engine.launch import InProcessClient
+from octavo.engine.loop import Replica
+from octavo.loaders import open_checkpoint
+from octavo.loaders.dequant import dequantize
+from octavo.models.checkpoint import Checkpoint
+from octavo.server.app import App, build_app
+from octavo.server.lifecycle import listen, listening, url_of
+from octavo.text.chat import ChatTemplate
+from octavo.text.tokenizer import Tokenizer, build_tokenizer
+from tests.tiny import make_tiny, write_directory
+
+BLOCK_SIZE = 8
+NUM_BLOCKS = 256
+MAX_MODEL_LEN = 256
+PATIENCE_S = 60
+T = TypeVar("T")
+
+
+def tiny_checkpoint(folder: Path) -> Checkpoint:
+    return open_checkpoint(write_directory(make_tiny(max_model_len=MAX_MODEL_LEN, seed=7), folder))
+
+
+def text_of(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate]:
+    tokenizer = build_tokenizer(checkpoint.vocabulary)
+    assert checkpoint.vocabulary.chat_template is not None
+    return tokenizer, ChatTemplate(checkpoint.vocabulary.chat_template, tokenizer.special_tokens)
+
+
+def replica_of(checkpoint: Checkpoint) -> Replica:
+    backend = ReferenceBackend(
+        checkpoint, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_model_len=MAX_MODEL_LEN, dequantize=dequantize
+    )
+    limits = Limits(
+        num_blocks=NUM_BLOCKS,
+        block_size=BLOCK_SIZE,
+        vocab_size=checkpoint.spec.vocab_size,
+        max_model_len=MAX_MODEL_LEN,
+        eos_token_ids=checkpoint.vocabulary.eos_token_ids,
+    )
+    facts = EngineFacts(
+        model="tiny",
+        fingerprint="tiny-reference",
+        capacity=backend.capacity(),
+        isa="numpy",
+        num_threads=1,
+        weight_format="F32",
+        kv_cache_dtype="float32",
+        report=("threads: 1",),
+    )
+    return Replica(Scheduler(limits), backend, facts)
+
+
+@dataclass
+class Streamed:
+    """What a streamed answer was made of."""
+
+    status: int
+    headers: httpx.Headers
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list)
+    done: bool = False
+    body: str = ""
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [chunk["error"] for chunk in self.chunks if "error" in chunk]
+
+    def choices(self, index: int = 0) -> list[dict[str, Any]]:
+        return [each for chunk in self.chunks for each in chunk.get("choices", ()) if each["index"] == index]
+
+    def text(self, index: int = 0) -> str:
+        return "".join(each["text"] if "text" in each else each["delta"]["content"] for each in self.choices(index))
+
+    def finish(self, index: int = 0) -> list[tuple[str, Any]]:
+        return [(each["finish_reason"], each["stop_reason"]) for each in self.choices(index) if each["finish_reason"]]
+
+
+def parse_events(status: int, headers: httpx.Headers, text: str) -> Streamed:
+    streamed = Streamed(status, headers, body=text)
+    if not headers["content-type"].startswith("text/event-stream"):
+        return streamed
+    for block in text.split("\n\n"):
+        assert not streamed.done or not block, f"{block!r} after [DONE]"
+        if block.startswith(":"):
+            streamed.comments.append(block)
+        elif block == "data: [DONE]":
+            streamed.done = True
+        elif block:
+            streamed.chunks.append(json.loads(block.removeprefix("data: ")))
+    return streamed
+
+
+class Site:
+    """A running server, seen from a client."""
+
+    def __init__(self, app: App, url: str, run: Callable[[Coroutine[Any, Any, Any]], Any], tokenizer: Tokenizer) -> None:
+        self.app = app
+        self.url = url
+        self.run = run
+        self.tokenizer = tokenizer
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
+
+    def post(self, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
+        return self.http.post(path, **(kwargs if body is None else {"json": body, **kwargs}))
+
+    def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
+        return self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **fields})
+
+    def chat(self, content: Any, **fields: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
+        return self.post("/v1/chat/completions", {"messages": messages, "temperature": 0, **fields})
+
+    def stream(self, response: httpx.Response) -> Streamed:
+        return parse_events(response.status_code, response.headers, response.text)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample of /metrics; the sum, where several have these labels."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families = text_string_to_metric_families(self.http.get("/metrics").text)
+        samples = [sample for family in families for sample in family.samples if sample.name == name]
+        assert samples, f"no metric {name}"
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Returns once it has happened; fails where it does not."""
+        for _ in range(PATIENCE_S * 100):
+            if happened():
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError("it did not happen")
+
+
+@contextmanager
+def running(checkpoint: Checkpoint, config: Config | None = None, build: Any = None) -> Iterator[Site]:
+    """A server with an engine of its own, in another thread, until the end of the block."""
+    config = config or Config(server=ServerConfig(port=0))
+    tokenizer, template = text_of(checkpoint)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
+
+    sock = listen(config.server)
+    client = InProcessClient(build or (lambda payload, report: replica_of(checkpoint)))
+    app = build_app(client, tokenizer, template, config)
+    site = Site(app, url_of(config.server, sock), run, tokenizer)
+    stop = asyncio.Event()
+
+    async def live() -> None:
+        async with listening(app, config.server, sock):
+            await client.wait_ready()
+            await stop.wait()
+        await client.close()
+
+    living = asyncio.run_coroutine_threadsafe(live(), loop)
+    try:
+        site.until(lambda: site.http.get("/health/ready").status_code == 200 or living.done())
+        yield site
+    finally:
+        site.http.close()
+        loop.call_soon_threadsafe(stop.set)
+        living.result(PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE_S)
+        loop.close()
