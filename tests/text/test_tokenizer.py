@@ -1,0 +1,300 @@
+"""Ids equal those of the models' published tokenizers; bytes are exact; control tokens stay where they belong."""
+
+import json
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+
+from octavo.loaders import open_checkpoint
+from octavo.models.checkpoint import Vocabulary
+from octavo.text.pieces import byte_alphabet
+from octavo.text.splits import SPLITS
+from octavo.text.tables import merges_by_score
+from octavo.text.tokenizer import Tokenizer, TokenizerError, build_tokenizer
+from tests.text.strings import ODD, texts
+from tests.text.vocabularies import (
+    CONTROLS,
+    GOLDEN,
+    PUBLISHED,
+    USER_DEFINED,
+    WITH_BOS,
+    small_byte_level,
+    small_sentencepiece,
+    tokenizer_json,
+)
+
+KINDS = sorted(PUBLISHED)
+
+
+@cache
+def built(pre: str) -> Tokenizer:
+    return build_tokenizer(small_byte_level(pre).tables)
+
+
+@cache
+def sentencepiece() -> Tokenizer:
+    return build_tokenizer(small_sentencepiece().tables)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(default_model: Path) -> Vocabulary:
+    return open_checkpoint(default_model).vocabulary
+
+
+@pytest.fixture(scope="module")
+def smollm(vocabulary: Vocabulary) -> Tokenizer:
+    return build_tokenizer(vocabulary)
+
+
+# --- the default model
+
+
+def test_raw_golden_prompts_have_the_golden_ids(smollm: Tokenizer) -> None:
+    raw = [prompt for prompt in GOLDEN["prompts"] if prompt["kind"] == "raw"]
+    assert len(raw) == 10
+    for prompt in raw:
+        assert smollm.encode(prompt["text"]) == prompt["ids"]
+
+
+def test_golden_answers_decode_to_the_golden_text(smollm: Tokenizer) -> None:
+    for answer in GOLDEN["answers"]:
+        assert smollm.decode(answer["ids"], skip_special_tokens=False) == answer["text"]
+
+
+def test_the_published_example_has_the_published_ids(smollm: Tokenizer) -> None:
+    text = "Hello world! Caf\u00e9 d\u00e9j\u00e0 vu \u2014 123 \U0001f60a"
+    ids = [19556, 905, 17, 48031, 2756, 32564, 90, 16739, 386, 101, 1841, 216, 33, 34, 35, 40303, 228]
+    assert smollm.encode(text) == ids
+
+
+def test_a_long_text_cut_as_gpt2_does_gives_back_its_ids(vocabulary: Vocabulary) -> None:
+    """The golden corpus was encoded with GPT-2's pattern alone (no single digits), over the same tables."""
+    tokenizer = build_tokenizer(replace(vocabulary, pre="gpt-2"))
+    ids = GOLDEN["corpus_ids"]
+    assert tokenizer.encode(tokenizer.decode(ids)) == ids
+
+
+def test_the_default_vocabulary_encodes_as_its_tokenizer_json_would(vocabulary: Vocabulary, smollm: Tokenizer) -> None:
+    controls = {token: True for token, kind in zip(vocabulary.tokens, vocabulary.token_types, strict=True) if kind == 3}
+    model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(vocabulary.tokens)}}
+    published = tokenizer_json(
+        model | {"merges": list(vocabulary.merges)},
+        added=controls,
+        pre_tokenizer=PUBLISHED["smollm"]["pre_tokenizer"],
+        decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    )
+    other = build_tokenizer(Vocabulary(tokenizer_json=published))
+    for text in ODD:
+        for parse_special in (False, True):
+            assert smollm.encode(text, parse_special=parse_special) == other.encode(text, parse_special=parse_special)
+
+
+# --- kinds, against the `tokenizers` library reading the published description
+
+
+@pytest.mark.parametrize("pre", KINDS)
+@given(text=texts)
+def test_tables_give_the_ids_of_the_published_tokenizer(pre: str, text: str) -> None:
+    assert built(pre).encode(text, parse_special=True) == small_byte_level(pre).library.encode(text).ids
+
+
+@pytest.mark.parametrize("pre", KINDS)
+@given(text=texts)
+def test_byte_level_text_comes_back(pre: str, text: str) -> None:
+    tokenizer = built(pre)
+    wanted = unicodedata.normalize("NFC", text) if pre == "qwen2" else text
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == wanted
+
+
+@pytest.mark.parametrize("pre", KINDS)
+@given(text=texts)
+def test_text_alone_never_gives_a_control_token(pre: str, text: str) -> None:
+    tokenizer = built(pre)
+    assert not any(map(tokenizer.is_special, tokenizer.encode(text)))
+
+
+@given(text=texts)
+def test_sentencepiece_tables_give_the_ids_of_the_published_tokenizer(text: str) -> None:
+    library = small_sentencepiece().library
+    assert sentencepiece().encode(text, parse_special=True) == library.encode(text).ids
+    assert not any(map(sentencepiece().is_special, sentencepiece().encode(text, add_special_tokens=False)))
+
+
+@given(text=texts)
+def test_sentencepiece_text_comes_back_without_its_prefix(text: str) -> None:
+    ids = sentencepiece().encode(text)
+    assert sentencepiece().decode(ids) == text.replace("\u2581", " ")
+    assert sentencepiece().decode(ids) == small_sentencepiece().library.decode(ids)
+
+
+@given(text=texts)
+def test_both_forms_of_a_vocabulary_are_one_tokenizer(text: str) -> None:
+    from_json = build_tokenizer(Vocabulary(tokenizer_json=small_sentencepiece().published, bos_token_id=1))
+    for parse_special in (False, True):
+        assert from_json.encode(text, parse_special=parse_special) == sentencepiece().encode(
+            text, parse_special=parse_special
+        )
+    ids = sentencepiece().encode(text)
+    assert [from_json.token_bytes(i) for i in ids] == [sentencepiece().token_bytes(i) for i in ids]
+    assert from_json.decode(ids) == sentencepiece().decode(ids)
+
+
+def test_no_space_prefix_where_the_file_says_so() -> None:
+    tokenizer = build_tokenizer(replace(small_sentencepiece().tables, add_space_prefix=False, add_bos=False))
+    assert tokenizer.token_bytes(tokenizer.encode("The")[0])[:1] == b"T"
+    assert tokenizer.decode(tokenizer.encode(" The")) == " The"
+
+
+# --- control tokens and added tokens
+
+
+def test_control_tokens_are_found_only_on_request() -> None:
+    tokenizer = built("smollm")
+    for token_id, text in enumerate(CONTROLS):
+        assert tokenizer.encode(text, parse_special=True) == [token_id]
+        assert token_id not in tokenizer.encode(text)
+        assert tokenizer.decode([token_id]) == ""
+        assert tokenizer.decode([token_id], skip_special_tokens=False) == text
+
+
+def test_user_defined_tokens_are_always_found_and_shown() -> None:
+    tokenizer = built("smollm")
+    token_id = tokenizer.vocab_size - 1
+    assert tokenizer.encode(f"a{USER_DEFINED}b")[1] == token_id
+    assert tokenizer.decode([token_id]) == USER_DEFINED
+    assert not tokenizer.is_special(token_id)
+
+
+def test_merges_cannot_make_a_control_token_of_text() -> None:
+    """A vocabulary whose merges lead to its own control token, as some published ones do."""
+    small = small_sentencepiece().tables
+    more = ("<", "/", ">", "</", "s>")
+    tables = replace(
+        small,
+        tokens=small.tokens + more,
+        token_types=small.token_types + (1,) * len(more),
+        scores=small.scores + (5.0,) * len(more),
+    )
+    ids = {token: index for index, token in enumerate(tables.tokens)}
+    assert ("</", "s>") in merges_by_score(ids, tables.scores)
+    tokenizer = build_tokenizer(tables)
+    got = tokenizer.encode("x</s>y", add_special_tokens=False)
+    assert got[-5:-1] == [ids[character] for character in "</s>"]
+    assert tokenizer.decode(got) == "x</s>y"
+    assert 2 in tokenizer.encode("x</s>y", parse_special=True)
+
+
+def test_bos_and_eos_are_added_as_the_vocabulary_says() -> None:
+    tables = replace(small_byte_level("smollm").tables, add_bos=True, add_eos=True)
+    tokenizer = build_tokenizer(tables)
+    assert tokenizer.encode("hello") == [1, *tokenizer.encode("hello", add_special_tokens=False), 2]
+    assert tokenizer.adds_bos and not built("smollm").adds_bos
+
+
+def test_what_a_post_processor_adds_is_found() -> None:
+    tokenizer = build_tokenizer(Vocabulary(tokenizer_json=small_sentencepiece().published, bos_token_id=1))
+    assert WITH_BOS["special_tokens"]["<s>"]["ids"] == [1]
+    assert tokenizer.encode("The")[0] == 1 and tokenizer.adds_bos
+    assert tokenizer.encode("") == [1]
+
+
+# --- bytes
+
+
+def test_the_byte_alphabet_is_a_bijection_known_to_the_library() -> None:
+    assert sorted(byte_alphabet().values()) == list(range(256))
+    assert set(byte_alphabet()) == set(pre_tokenizers.ByteLevel.alphabet())
+
+
+@given(text=texts)
+def test_token_bytes_joined_are_the_text(text: str) -> None:
+    tokenizer = built("gpt-2")
+    assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
+
+
+def test_byte_tokens_stand_for_their_byte() -> None:
+    assert [sentencepiece().token_bytes(3 + byte) for byte in range(256)] == [bytes([byte]) for byte in range(256)]
+
+
+def test_token_text_is_readable() -> None:
+    tokenizer = built("gpt-2")
+    fox = tokenizer.encode(" \U0001f98a")
+    assert all("\u0120" not in tokenizer.token_text(i) for i in fox)
+    assert sentencepiece().token_text(3 + 0xF0) == r"bytes:\xf0"
+    assert sentencepiece().token_text(3 + 0x41) == "A"
+
+
+def test_ids_without_a_token() -> None:
+    tables = small_byte_level("smollm").tables
+    tokenizer = build_tokenizer(replace(tables, token_types=(*tables.token_types[:-1], 5)))
+    for token_id in (tokenizer.vocab_size - 1, tokenizer.vocab_size, 10**9):  # unused; padded models have such ids
+        assert tokenizer.token_bytes(token_id) == b"" and tokenizer.decode([token_id]) == ""
+    with pytest.raises(ValueError, match="-1 is negative"):
+        tokenizer.decode([-1])
+
+
+# --- what goes wrong
+
+
+@given(before=st.text(max_size=5), code=st.integers(0xD800, 0xDFFF))
+def test_lone_surrogates_are_named(before: str, code: int) -> None:
+    with pytest.raises(ValueError, match=rf"lone surrogate \(U\+{code:04X}\) at character {len(before)}"):
+        built("smollm").encode(before + chr(code))
+
+
+def test_unknown_kinds_are_refused_with_those_that_are_known() -> None:
+    tables = small_byte_level("smollm").tables
+    with pytest.raises(TokenizerError, match=r"pre-tokenizer 'nonsense'.*known: .*llama-bpe.*qwen2.*smollm"):
+        build_tokenizer(replace(tables, pre="nonsense"))
+    with pytest.raises(TokenizerError, match="kind 'bert' is not supported; known: gpt2, llama"):
+        build_tokenizer(replace(tables, kind="bert"))
+
+
+def broken_vocabularies() -> dict[str, Vocabulary]:
+    tables, pieces = small_byte_level("smollm").tables, small_sentencepiece().tables
+    wordpiece = tokenizer_json(
+        {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+        added={},
+        decoder={"type": "WordPiece", "prefix": "#", "cleanup": True},
+    )
+    return {
+        "no tokens": replace(tables, tokens=()),
+        "merge of unknown tokens": replace(tables, merges=("no such",)),
+        "merge of one": replace(tables, merges=("one",)),
+        "too few types": replace(tables, token_types=(1,)),
+        "too few scores": replace(pieces, scores=(1.0,)),
+        "unknown token out of range": replace(pieces, unk_token_id=10**6),
+        "not json": Vocabulary(tokenizer_json=b"{"),
+        "not utf-8": Vocabulary(tokenizer_json=b"\xff"),
+        "other json": Vocabulary(tokenizer_json=json.dumps({"version": "1.0"}).encode()),
+        "decoder of another kind": Vocabulary(tokenizer_json=wordpiece),
+    }
+
+
+@pytest.mark.parametrize("name", broken_vocabularies())
+def test_broken_vocabularies_are_one_kind_of_error(name: str) -> None:
+    with pytest.raises(TokenizerError):
+        build_tokenizer(broken_vocabularies()[name])
+
+
+def test_every_kind_in_the_table_builds() -> None:
+    tables = small_byte_level("smollm").tables
+    for pre in SPLITS:
+        tokenizer = build_tokenizer(replace(tables, pre=pre))
+        assert tokenizer.decode(tokenizer.encode("Don't 123 caf\u00e9\n\n x")) == "Don't 123 caf\u00e9\n\n x"
+
+
+def test_many_threads_may_read_one_tokenizer() -> None:
+    tokenizer = build_tokenizer(small_byte_level("llama-bpe").tables)
+    inputs = [text * 5 for text in ODD] * 8
+    wanted = [tokenizer.encode(text, parse_special=bool(i % 2)) for i, text in enumerate(inputs)]
+    with ThreadPoolExecutor(4) as pool:
+        got = pool.map(lambda item: tokenizer.encode(item[1], parse_special=bool(item[0] % 2)), enumerate(inputs))
+        assert list(got) == wanted
