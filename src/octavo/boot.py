@@ -6,6 +6,7 @@ Imports are where they are used: an engine process needs no server, and `import 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 import sys
 from collections.abc import Callable
@@ -17,11 +18,14 @@ from octavo.config.schema import Config, ConfigError, Fault, parse_fault, settin
 from octavo.engine.llm import OfflineEngine
 
 if TYPE_CHECKING:
+    import socket
+
     from octavo.core.ports import Backend
     from octavo.engine.launch import ProcessClient
     from octavo.engine.loop import Replica
     from octavo.engine.memory import MemoryPlan
     from octavo.models.checkpoint import Checkpoint
+    from octavo.server.app import App
     from octavo.text.chat import ChatTemplate
     from octavo.text.tokenizer import Tokenizer
 
@@ -240,14 +244,34 @@ def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: Memory
     )
 
 
-# -- the child process -----------------------------------------------------------------------------------------------
+# -- serving ---------------------------------------------------------------------------------------------------------
+
+
+def start_engine() -> ProcessClient:
+    """An engine in a child process, which gets ready to be told what to load."""
+    from octavo.engine.launch import ProcessClient
+
+    return ProcessClient(lambda fd: (sys.executable, "-m", "octavo", "engine", "--fd", str(fd)))
 
 
 def engine_main(fd: int) -> int:
     """The whole life of an engine process, whose end of the socket is `fd`. Returns its exit status."""
     from octavo.engine.process import run_child
 
+    for name in _NEEDED_TO_LOAD:
+        importlib.import_module(name)  # while the parent finds out what is to be loaded
     return run_child(fd, build_from_setup)
+
+
+_NEEDED_TO_LOAD = (
+    "octavo.backends.cpu",
+    "octavo.config.machine",
+    "octavo.config.wire",
+    "octavo.core.scheduler",
+    "octavo.engine.faults",
+    "octavo.engine.memory",
+    "octavo.loaders.gguf_checkpoint",
+)
 
 
 def build_from_setup(payload: bytes, report: Report) -> Replica:
@@ -261,14 +285,41 @@ def build_from_setup(payload: bytes, report: Report) -> Replica:
     return build_replica(config, open_checkpoint(config.model.model), report)
 
 
-def start_engine(config: Config, path: Path) -> ProcessClient:
-    """An engine in a child process, which loads the model at `path` from now on."""
-    from octavo.config import wire
-    from octavo.engine.launch import ProcessClient
+def serve(config: Config) -> int:
+    """Serves the configured model over HTTP until told to stop; returns the exit status.
 
-    return ProcessClient(
-        lambda fd: (sys.executable, "-m", "octavo", "engine", "--fd", str(fd)), wire.encode(with_model(config, path))
-    )
+    The child is started first, so that it and the server get ready at the same time; it is told what to load as soon as
+    the port is ours and the model is on this machine. Raises CannotListen, LoadError, TemplateError, ConfigError.
+    """
+    client = start_engine()
+    try:
+        from octavo.server import lifecycle
+
+        with lifecycle.listen(config.server) as sock:
+            app = _build_app(config, client)
+            return lifecycle.run(_serve(app, client, config, sock))
+    finally:
+        client.kill()
+
+
+def _build_app(config: Config, client: ProcessClient) -> App:
+    from octavo.config import wire
+    from octavo.loaders import open_checkpoint
+    from octavo.server.app import build_app
+
+    path = locate_model(config)
+    client.setup(wire.encode(with_model(config, path)))
+    tokenizer, template = load_text(config, open_checkpoint(path))
+    return build_app(client, tokenizer, template, config)
+
+
+async def _serve(app: App, client: ProcessClient, config: Config, sock: socket.socket) -> int:
+    from octavo.server import lifecycle
+
+    try:
+        return await lifecycle.serve(app, client, config.server, sock)
+    finally:
+        await client.close()
 
 
 # -- offline ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ def in_thread(plan: Plan) -> Client:
 
 
 def in_child(plan: Plan) -> Client:
-    return ProcessClient(command, plan.encode())
+    client = ProcessClient(command)
+    client.setup(plan.encode())
+    return client
 
 
 both = pytest.mark.parametrize("start", [in_thread, in_child])
@@ -248,7 +250,7 @@ def test_death_by_signal_ends_all_streams_at_once():
 def test_the_last_words_of_a_dying_child_are_told(capfd):
     async def run() -> None:
         code = "import sys; print('before', file=sys.stderr); sys.exit('something is missing')"
-        client = ProcessClient(lambda fd: [sys.executable, "-c", code, "engine", str(fd)], b"")
+        client = ProcessClient(lambda fd: [sys.executable, "-c", code, "engine", str(fd)])
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(EngineDead, match=r"exit status 1.*\n.*before\nsomething is missing"):
                 await client.wait_ready()
@@ -288,7 +290,8 @@ from octavo.engine.launch import ProcessClient
 from tests.engine.replicas import Plan, command, request
 
 async def main():
-    client = ProcessClient(command, Plan(fault=sys.argv[1] or None).encode())
+    client = ProcessClient(command)
+    client.setup(Plan(fault=sys.argv[1] or None).encode())
     await client.wait_ready()
     stream = client.submit(request("a", max_tokens=100))
     await anext(stream)

@@ -1,50 +1,20 @@
 """The loop, with the real scheduler over the ledger, through a port that a test writes down."""
 
-from collections import deque
 from collections.abc import Sequence
 
 import pytest
+
 from octavo.core.audit import audit
-
-from octavo.core.events import Event, Finished, Generated, Refused, Stepped
+from octavo.core.events import Finished, Generated, Refused, Stepped
 from octavo.core.types import FinishReason
-from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
+from octavo.engine.loop import Order, Replica, Withdraw
 from tests.engine.replicas import Plan, build, request
-
-
-class Script:
-    """A port that gives the orders of one turn after the other, then stops when nothing is left to do."""
-
-    def __init__(self, *turns: Sequence[Order]) -> None:
-        self._turns = deque(turns)
-        self.events: list[Event] = []
-        self.published: list[Sequence[Event]] = []
-
-    def receive(self, *, idle: bool) -> Sequence[Order] | None:
-        if self._turns:
-            return self._turns.popleft()
-        return None if idle else ()
-
-    def publish(self, events: Sequence[Event]) -> None:
-        self.published.append(events)
-        self.events += events
-
-    def tokens(self, name: str) -> list[int]:
-        mine = (event for event in self.events if isinstance(event, Generated) and event.request_id == name)
-        return [token.token for event in mine for token in event.tokens]
-
-    def reasons(self) -> dict[str, FinishReason]:
-        return {event.request_id: event.reason for event in self.events if isinstance(event, Finished)}
-
-    def stepped(self) -> list[Stepped]:
-        return [event for event in self.events if isinstance(event, Stepped)]
+from tests.engine.script import Script, play
 
 
 def run(plan: Plan, *turns: Sequence[Order]) -> tuple[Script, Replica]:
     replica = build(plan.encode(), lambda _: None)
-    script = Script(*turns)
-    EngineLoop(replica.scheduler, replica.backend).run(script)
-    return script, replica
+    return play(replica, *turns), replica
 
 
 def at_rest(replica: Replica) -> bool:

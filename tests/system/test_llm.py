@@ -128,7 +128,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("prompt", "words"), REFUSED, ids=["no text", "no ids", "past the end", "negative", "too long"])
+@pytest.mark.parametrize(
+    ("prompt", "words"), REFUSED, ids=["no text", "no ids", "past the end", "negative", "too long"]
+)
 def test_a_prompt_that_cannot_be_served_is_refused_and_all_goes_on(llm, prompt, words):
     with pytest.raises(ValueError, match=words):
         ask(llm, [SEA, prompt, SEA])

@@ -13,7 +13,6 @@ from typing import IO
 
 from octavo.engine.process import SIGNALS, Build, serve_channel
 from octavo.engine.remote import RemoteClient
-from octavo.engine.wire import Setup, frame
 
 CLOSE_S = 5.0
 """How long an engine may take to end by itself once its parent has let go of it."""
@@ -25,18 +24,19 @@ _LAST_LINES = 20
 class ProcessClient(RemoteClient):
     """An engine in a child process, started by the constructor: it loads while the parent does other things."""
 
-    def __init__(self, command: Callable[[int], Sequence[str]], setup: bytes) -> None:
-        """`command(fd)` is the child's command line.
-
-        The child finds its end of the socket at `fd`, and `setup` in the first message.
-        """
+    def __init__(self, command: Callable[[int], Sequence[str]]) -> None:
+        """`command(fd)` is the child's command line; the child finds its end of the socket at `fd`."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = _start(command(theirs.fileno()), theirs.fileno())
         self._words = _LastWords(self._process.stdout)
-        with contextlib.suppress(OSError):  # a child that is dead already is noticed where the answer is awaited
-            ours.sendall(frame(Setup(setup)))
         super().__init__(ours)
+
+    def kill(self) -> None:
+        """Ends the child at once: for those who give up before there is an event loop to `close` in."""
+        self._process.kill()
+        self._process.wait()
+        self._words.join()
 
     @property
     def pid(self) -> int:
@@ -120,10 +120,10 @@ class InProcessClient(RemoteClient):
 
     def __init__(self, build: Build, setup: bytes = b"") -> None:
         ours, theirs = socket.socketpair()
-        ours.sendall(frame(Setup(setup)))
+        super().__init__(ours)
+        self.setup(setup)
         self._thread = threading.Thread(target=serve_channel, args=(theirs, build), name="engine", daemon=True)
         self._thread.start()
-        super().__init__(ours)
 
     async def close(self) -> None:
         await super().close()

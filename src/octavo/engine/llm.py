@@ -5,7 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.core.events import Event, Refused
 from octavo.core.request import Request
@@ -14,8 +14,10 @@ from octavo.core.types import RequestId
 from octavo.engine.clock import now
 from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
 from octavo.engine.outputs import Gathering, RequestOutput
-from octavo.text.chat import ChatTemplate, encode_chat
-from octavo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # an engine process has this module, but no text
+    from octavo.text.chat import ChatTemplate
+    from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with `prompt` or `prompt_token_ids`."""
@@ -35,7 +37,9 @@ class _Text:
 class OfflineEngine:
     """Generates for lists of prompts, driving scheduler and backend directly. Calls from several threads take turns."""
 
-    def __init__(self, replica: Replica, tokenizer: Tokenizer, template: ChatTemplate | None, seed: int | None) -> None:
+    def __init__(
+        self, replica: Replica, tokenizer: "Tokenizer", template: "ChatTemplate | None", seed: int | None
+    ) -> None:
         self._replica = replica
         self._tokenizer = tokenizer
         self._template = template
@@ -72,6 +76,8 @@ class OfflineEngine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers each conversation; as `generate` otherwise. `messages` is one conversation, or a list of them."""
+        from octavo.text.chat import encode_chat
+
         template = self._chosen_template(chat_template)
         variables: dict[str, Any] = {
             "add_generation_prompt": add_generation_prompt,
@@ -85,7 +91,7 @@ class OfflineEngine:
         ]
         return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
 
-    def get_tokenizer(self) -> Tokenizer:
+    def get_tokenizer(self) -> "Tokenizer":
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -141,7 +147,9 @@ class OfflineEngine:
             return self._tokenized(prompt["prompt"])
         raise ValueError(f"a prompt mapping must have 'prompt' or 'prompt_token_ids', got the keys {sorted(prompt)}")
 
-    def _chosen_template(self, source: str | None) -> ChatTemplate:
+    def _chosen_template(self, source: str | None) -> "ChatTemplate":
+        from octavo.text.chat import ChatTemplate
+
         if source is not None:
             names = {} if self._template is None else self._template.special_tokens
             return ChatTemplate(source, names)

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, TokenId
-from octavo.text.stream import TextDelta, TextStream
-from octavo.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # an engine process has this module, but no text
+    from octavo.text.stream import TextDelta
+    from octavo.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,9 @@ class GenerationError(RuntimeError):
 class Gathering:
     """Turns the events of one request into its RequestOutput."""
 
-    def __init__(self, request: Request, prompt: str | None, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, prompt: str | None, tokenizer: "Tokenizer") -> None:
+        from octavo.text.stream import TextStream
+
         params = request.params
         self._params = params
         self._tokenizer = tokenizer
@@ -112,7 +117,7 @@ class Gathering:
             self._count(choice, token)
         self._add_text(choice, delta)
 
-    def _add_text(self, choice: CompletionOutput, delta: TextDelta) -> None:
+    def _add_text(self, choice: CompletionOutput, delta: "TextDelta") -> None:
         choice.text += delta.text
         if delta.stop is not None:
             choice.finish_reason, choice.stop_reason = FinishReason.STOP.value, delta.stop

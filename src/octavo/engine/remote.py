@@ -21,6 +21,7 @@ from octavo.engine.wire import (
     Happened,
     Progress,
     Ready,
+    Setup,
     Submit,
     WireError,
     frame,
@@ -53,6 +54,11 @@ class RemoteClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: _Link | None = None
         self._changed = asyncio.Event()
+
+    def setup(self, payload: bytes) -> None:
+        """Tells the engine what to load: before `wait_ready` is awaited, once. Until then it only gets ready to."""
+        with contextlib.suppress(OSError):  # one that is dead already is noticed where the answer is awaited
+            self._sock.sendall(frame(Setup(payload)))
 
     # -- what others see ---------------------------------------------------------------------------------------------
 
