@@ -242,6 +242,8 @@ def test_a_template_in_a_file_of_its_own_counts_first(tmp_path: Path) -> None:
 def test_nothing_at_the_path(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="no such file or folder"):
         open_checkpoint(tmp_path / "none")
+    with pytest.raises(LoadError, match="File name too long"):
+        open_checkpoint("x" * 5000)
 
 
 def test_the_default_model(default_model: Path) -> None:

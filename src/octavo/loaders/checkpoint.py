@@ -12,12 +12,20 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     Reads headers and vocabularies; weights stay on disk until a backend asks for them. Raises LoadError.
     """
     path = Path(path)
-    if path.is_dir():
+    kind = _kind(path)
+    if kind == "folder":
         from octavo.loaders.directory import open_directory
 
         return open_directory(path)
-    if path.is_file():
+    if kind == "file":
         from octavo.loaders.gguf_checkpoint import open_gguf
 
         return open_gguf(path)
     raise bad_file(path, "there is no such file or folder")
+
+
+def _kind(path: Path) -> str | None:
+    try:
+        return "folder" if path.is_dir() else "file" if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise bad_file(path, str(error)) from None

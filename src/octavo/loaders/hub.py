@@ -40,8 +40,8 @@ def resolve(name_or_path: str | Path, progress: Progress = no_progress, *, cache
     In this order: an existing path; a name of the catalogue; `org/name` on the Hugging Face Hub (the safetensors
     folder), or `org/name:PART` (the one GGUF file there whose name contains PART, whatever the case).
     """
-    path = Path(name_or_path).expanduser()
-    if path.exists():
+    path = _existing(name_or_path)
+    if path is not None:
         return path
     name = str(name_or_path)
     model = find_model(name)
@@ -55,7 +55,7 @@ def resolve(name_or_path: str | Path, progress: Progress = no_progress, *, cache
 
 def pull(name: str, progress: Progress = no_progress, *, cache: Path | None = None) -> Path:
     """Like `resolve`, but for names only: a local path is no name."""
-    if Path(name).expanduser().exists() and find_model(name) is None:
+    if find_model(name) is None and _existing(name) is not None:
         raise LoadError(f"{name} is already on this machine")
     return resolve(name, progress, cache=cache)
 
@@ -110,6 +110,15 @@ def _hub_errors(repository: str) -> Iterator[None]:
             f"cannot get {repository} from the Hugging Face Hub (is this machine offline, the name wrong, or access"
             f" restricted?): {reason}"
         ) from error
+
+
+def _existing(name: str | Path) -> Path | None:
+    """The path of that name, if something is there; what cannot be a path at all is not there either."""
+    try:
+        path = Path(name).expanduser()
+        return path if str(name) and path.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def _unknown(name: str) -> str:
