@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from octavo.core.events import Event, Finished, Generated, Refused, Stepped
 from octavo.core.types import FinishReason
@@ -33,6 +34,8 @@ def in_child(plan: Plan) -> Client:
     return client
 
 
+RUNNERS: dict[Any, Callable[[Coroutine[Any, Any, None]], None]] = {in_thread: asyncio.run, in_child: uvloop.run}
+"""Both event loops that the client must work on; the server uses uvloop."""
 both = pytest.mark.parametrize("start", [in_thread, in_child])
 
 
@@ -50,7 +53,7 @@ def with_engine(
             finally:
                 await client.close()
 
-    asyncio.run(run())
+    RUNNERS[start](run())
 
 
 async def collect(stream: AsyncIterator[tuple[Event, ...]]) -> list[Event]:
@@ -218,7 +221,7 @@ def test_an_engine_that_cannot_load_says_why(start):
                 _ = client.facts
             await client.close()
 
-    asyncio.run(run())
+    RUNNERS[start](run())
 
 
 @both

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import cast
 
 from octavo.core.events import Event, Refused
 from octavo.core.request import Request
@@ -223,8 +224,7 @@ class _Link(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has its methods, but is no subclass
 
     def data_received(self, data: bytes) -> None:
         try:
