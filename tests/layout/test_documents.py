@@ -1,7 +1,10 @@
 """Documents that list files list exactly the files that are there."""
 
+import ast
 import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -40,12 +43,36 @@ def test_the_map_has_one_sentence_for_each_module() -> None:
     assert not [name for name, sentence in rows if not sentence.endswith(".")]
 
 
-def test_each_base_dependency_has_its_reason() -> None:
+def base_dependencies() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    wanted = {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in project["dependencies"]}
+    return {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in project["dependencies"]}
+
+
+def test_each_base_dependency_has_its_reason() -> None:
     text = (ROOT / "docs" / "decisions" / "dependencies.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\| `([\w-]+)` \|", section(text, "Base install"), re.MULTILINE))
-    assert explained == wanted
+    assert explained == base_dependencies()
+
+
+def test_each_base_dependency_is_imported_and_each_import_is_declared() -> None:
+    """httptools is chosen by its name, in uvicorn's settings; pydantic_core is pydantic's own other half."""
+    distributions = packages_distributions()
+    imported = {
+        distributions[name][0].lower().replace("_", "-")
+        for path in source_files(".py", under=PACKAGE)
+        for node in ast.walk(tree(path))
+        if (name := _top_level(node)) and name not in sys.stdlib_module_names | {"octavo"}
+    }
+    assert imported - {"pydantic-core"} == base_dependencies() - {"httptools"}
+
+
+def _top_level(node: ast.AST) -> str:
+    """The package that an absolute import names first, or nothing."""
+    if isinstance(node, ast.Import):
+        return node.names[0].name.split(".")[0]
+    if isinstance(node, ast.ImportFrom) and node.level == 0:
+        return (node.module or "").split(".")[0]
+    return ""
 
 
 def test_links_between_documents_lead_somewhere() -> None:

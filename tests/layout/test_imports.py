@@ -9,7 +9,7 @@ import tomllib
 from tests.layout.project import PACKAGE, ROOT, modules, source_files, tree
 
 PLAN_SIDE = {"octavo.core.plan", "octavo.core.ports", "octavo.core.types", "octavo.core.sampling"}
-HEAVY = {"numpy", "pydantic", "fastapi", "starlette", "uvicorn", "tokenizers", "jinja2", "rich", "huggingface_hub"}
+HEAVY = {"numpy", "pydantic", "starlette", "uvicorn", "tokenizers", "jinja2", "rich", "huggingface_hub"}
 ENVIRONMENT = {"environ", "environb", "getenv", "putenv"}
 
 
