@@ -11,11 +11,11 @@
 
 namespace octavo {
 
-inline constexpr int kPanel = 16;       // columns (outputs) that are computed side by side
-inline constexpr int kGroup = 32;       // elements along K that share a scale
-inline constexpr int kTileKeys = 64;    // keys between two rescalings of the online softmax
-inline constexpr int kSplitKeys = 512;  // keys of one partial attention; a multiple of kTileKeys
-inline constexpr int kMaxQueryRows = 6; // query rows that share one reading of the keys
+inline constexpr int kPanel = 16;        // columns (outputs) that are computed side by side
+inline constexpr int kGroup = 32;        // elements along K that share a scale
+inline constexpr int kTileKeys = 64;     // keys between two rescalings of the online softmax
+inline constexpr int kSplitKeys = 512;   // keys of one partial attention; a multiple of kTileKeys
+inline constexpr int kMaxQueryRows = 6;  // query rows that share one reading of the keys
 
 enum class WeightKind : int { q4, q8, bf16, f32 };
 enum class KvType : int { f32, bf16, f16 };
@@ -59,10 +59,10 @@ struct KvLayout {
 // One row of a step: rotate q and k, put q (scaled) into the query buffer and k, v into the cache.
 struct RopeStoreArgs {
   const KvLayout* layout;
-  uint8_t* layer;           // block 0 of this layer
-  const float* qkv;         // [heads + 2 * kv_heads][head_dim]
-  const float* cos_sin;     // cos [rope_dim/2], then sin [rope_dim/2], of this row's position
-  uint8_t* query;           // [heads][head_dim], bf16 where the cache is bf16, else f32
+  uint8_t* layer;        // block 0 of this layer
+  const float* qkv;      // [heads + 2 * kv_heads][head_dim]
+  const float* cos_sin;  // cos [rope_dim/2], then sin [rope_dim/2], of this row's position
+  uint8_t* query;        // [heads][head_dim], bf16 where the cache is bf16, else f32
   int heads, rope_dim;
   float scale;
   int block, slot;
@@ -72,13 +72,13 @@ struct RopeStoreArgs {
 struct AttendArgs {
   const KvLayout* layout;
   const uint8_t* layer;
-  const int32_t* blocks;  // the request's block table
-  const uint8_t* queries; // query row of the first token: [heads][head_dim]
-  size_t query_stride;    // bytes between tokens
-  float* out;             // [heads * head_dim] of the first token
-  size_t out_stride;      // floats between tokens
+  const int32_t* blocks;   // the request's block table
+  const uint8_t* queries;  // query row of the first token: [heads][head_dim]
+  size_t query_stride;     // bytes between tokens
+  float* out;              // [heads * head_dim] of the first token
+  size_t out_stride;       // floats between tokens
   int heads, kv_head;
-  int position;           // of the first token
+  int position;             // of the first token
   int first_row, num_rows;  // num_rows <= kMaxQueryRows
 };
 
@@ -109,8 +109,8 @@ struct Kernels {
 // Kernel sets in order of preference, each with what it asks of the machine.
 struct Candidate {
   const char* name;
-  const Kernels* kernels;     // null: not built for this machine
-  const char* (*refusal)();   // null: accepted; otherwise what is missing
+  const Kernels* kernels;    // null: not built for this machine
+  const char* (*refusal)();  // null: accepted; otherwise what is missing
 };
 
 const Candidate* candidates(int* count);

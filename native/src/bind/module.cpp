@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 
+#include "kernels.h"
 #include "program.h"
 #include "sample.h"
 
@@ -7,4 +8,5 @@ NB_MODULE(_native, m) {
   m.doc() = "Octavo's CPU kernels: packed weights, programs over a paged KV cache, sampling.";
   octavo::bind_program(m);
   octavo::bind_sample(m);
+  octavo::bind_kernels(m);
 }

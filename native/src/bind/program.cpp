@@ -1,4 +1,6 @@
 // Python's view of weights and programs. Arrays are checked here; sizes and ids are checked by the program.
+#include "octavo/program.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -12,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "names.h"
 #include "octavo/formats.h"
-#include "octavo/program.h"
 #include "program.h"
 #include "sample.h"
 
@@ -31,30 +33,6 @@ std::span<const T> span_of(const Array<T>& array) {
   return {array.data(), array.size()};
 }
 
-const Kernels& kernels_or_throw(const std::string& isa) {
-  if (const Kernels* found = kernels(isa.c_str())) return *found;
-  throw std::invalid_argument("kernels " + isa + " are unknown or refused on this machine");
-}
-
-template <class E>
-E one_of(const std::string& name, std::initializer_list<std::pair<const char*, E>> names) {
-  for (const auto& [known, value] : names)
-    if (name == known) return value;
-  throw std::invalid_argument("unknown name " + name);
-}
-
-WeightKind weight_kind(const std::string& name) {
-  return one_of<WeightKind>(name, {{"q4", WeightKind::q4}, {"q8", WeightKind::q8}, {"bf16", WeightKind::bf16}, {"f32", WeightKind::f32}});
-}
-
-KvType kv_type(const std::string& name) {
-  return one_of<KvType>(name, {{"float32", KvType::f32}, {"bfloat16", KvType::bf16}, {"float16", KvType::f16}});
-}
-
-Epilogue epilogue(const std::string& name) {
-  return one_of<Epilogue>(name, {{"store", Epilogue::store}, {"add", Epilogue::add}, {"swiglu", Epilogue::swiglu}});
-}
-
 // A program, and what it borrows: the threads, the norms; weights are kept alive by nanobind.
 struct OwnedProgram {
   OwnedProgram(const std::string& isa, Pool& pool, AttentionShape shape, std::vector<float> frequencies)
@@ -68,22 +46,30 @@ struct OwnedProgram {
   Program program;
 };
 
-void pack(PackedWeight& weight, Pool& pool, const nb::object& raw, const std::string& format, int rows, int first_panel, int panel_step) {
+void pack(PackedWeight& weight, Pool& pool, const nb::object& raw, const std::string& format, int rows, int first_panel,
+          int panel_step) {
   Py_buffer view;
   if (PyObject_GetBuffer(raw.ptr(), &view, PyBUF_SIMPLE)) throw nb::python_error();
   const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> release(&view, PyBuffer_Release);
   const Format parsed = format_named(format);
   nb::gil_scoped_release unlocked;
-  weight.pack(pool, static_cast<const uint8_t*>(view.buf), static_cast<size_t>(view.len), parsed, rows, first_panel, panel_step);
+  weight.pack(pool, static_cast<const uint8_t*>(view.buf), static_cast<size_t>(view.len), parsed, rows, first_panel,
+              panel_step);
 }
 
-nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, Ints block_ids, Ints block_offsets, Ints copies,
-              Ints logit_rows, const Bytes& jobs, const TokenIds& ids, const Values& values, const MutableBytes& scored,
-              const MutableBytes& alternatives) {
+nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, Ints block_ids, Ints block_offsets,
+              Ints copies, Ints logit_rows, const Bytes& jobs, const TokenIds& ids, const Values& values,
+              const MutableBytes& scored, const MutableBytes& alternatives) {
   if (copies.size() % 2) throw std::invalid_argument("copies come in pairs of source and target");
-  const Step step{span_of(tokens),        span_of(starts), span_of(row_offsets), span_of(block_ids),
-                  span_of(block_offsets), span_of(copies), span_of(logit_rows),
-                  sample_batch(jobs, ids, values, scored, alternatives, static_cast<int>(logit_rows.size()), owned.program.vocab())};
+  const Step step{span_of(tokens),
+                  span_of(starts),
+                  span_of(row_offsets),
+                  span_of(block_ids),
+                  span_of(block_offsets),
+                  span_of(copies),
+                  span_of(logit_rows),
+                  sample_batch(jobs, ids, values, scored, alternatives, static_cast<int>(logit_rows.size()),
+                               owned.program.vocab())};
   {
     nb::gil_scoped_release unlocked;
     owned.program.run(step);
@@ -95,52 +81,72 @@ nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, I
 }  // namespace
 
 void bind_program(nb::module_& m) {
-  nb::class_<Pool>(m, "Pool").def(nb::init<int>(), nb::arg("num_threads")).def_prop_ro("num_threads", &Pool::num_threads);
+  nb::class_<Pool>(m, "Pool")
+      .def(nb::init<int>(), nb::arg("num_threads"))
+      .def_prop_ro("num_threads", &Pool::num_threads);
 
   nb::class_<PackedWeight>(m, "PackedWeight")
-      .def("__init__",
-           [](PackedWeight* self, const std::string& kind, bool affine, int n, int k) { new (self) PackedWeight(weight_kind(kind), affine, n, k); },
-           nb::arg("kind"), nb::arg("affine"), nb::arg("n"), nb::arg("k"))
-      .def("pack", &pack, nb::arg("pool"), nb::arg("raw"), nb::arg("format"), nb::arg("rows"), nb::arg("first_panel") = 0, nb::arg("panel_step") = 1)
+      .def(
+          "__init__",
+          [](PackedWeight* self, const std::string& kind, bool affine, int n, int k) {
+            new (self) PackedWeight(weight_kind_named(kind), affine, n, k);
+          },
+          nb::arg("kind"), nb::arg("affine"), nb::arg("n"), nb::arg("k"))
+      .def("pack", &pack, nb::arg("pool"), nb::arg("raw"), nb::arg("format"), nb::arg("rows"),
+           nb::arg("first_panel") = 0, nb::arg("panel_step") = 1)
       .def_prop_ro("num_bytes", &PackedWeight::size);
 
   nb::class_<OwnedProgram>(m, "Program")
-      .def("__init__",
-           [](OwnedProgram* self, const std::string& isa, Pool& pool, int heads, int kv_heads, int head_dim, int rope_dim, float scale,
-              std::vector<float> inverse_frequencies) {
-             new (self) OwnedProgram(isa, pool, {heads, kv_heads, head_dim, rope_dim, scale}, std::move(inverse_frequencies));
-           },
-           nb::arg("isa"), nb::arg("pool"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("rope_dim"), nb::arg("scale"),
-           nb::arg("inverse_frequencies"), nb::keep_alive<1, 3>())
-      .def("buffer", [](OwnedProgram& p, int columns) { return p.program.buffer(columns); }, nb::arg("columns"))
-      .def("embed", [](OwnedProgram& p, const PackedWeight& table, int out) { p.program.embed(table.view(), out); }, nb::arg("table"),
-           nb::arg("out"), nb::keep_alive<1, 2>())
-      .def("matmul",
-           [](OwnedProgram& p, int in, std::optional<Array<float>> norm, float eps, const PackedWeight& weight, const std::string& ending, int out) {
-             p.program.matmul(in, p.keep(norm), eps, weight.view(), epilogue(ending), out);
-           },
-           nb::arg("source"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("weight"), nb::arg("epilogue"), nb::arg("out"),
-           nb::keep_alive<1, 5>())
-      .def("attention", [](OwnedProgram& p, int qkv, int out) { p.program.attention(qkv, out); }, nb::arg("qkv"), nb::arg("out"))
-      .def("head",
-           [](OwnedProgram& p, int in, Array<float> norm, float eps, const PackedWeight& weight) {
-             p.program.head(in, p.keep(norm), eps, weight.view());
-           },
-           nb::arg("source"), nb::arg("norm"), nb::arg("eps"), nb::arg("weight"), nb::keep_alive<1, 5>())
-      .def("allocate",
-           [](OwnedProgram& p, const std::string& type, int num_blocks, int block_size) { p.program.allocate(kv_type(type), num_blocks, block_size); },
-           nb::arg("type"), nb::arg("num_blocks"), nb::arg("block_size"))
-      .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("row_offsets"), nb::arg("block_ids"), nb::arg("block_offsets"),
-           nb::arg("copies"), nb::arg("logit_rows"), nb::arg("jobs"), nb::arg("ids"), nb::arg("values"), nb::arg("scored"),
-           nb::arg("alternatives"));
+      .def(
+          "__init__",
+          [](OwnedProgram* self, const std::string& isa, Pool& pool, int heads, int kv_heads, int head_dim,
+             int rope_dim, float scale, std::vector<float> inverse_frequencies) {
+            new (self)
+                OwnedProgram(isa, pool, {heads, kv_heads, head_dim, rope_dim, scale}, std::move(inverse_frequencies));
+          },
+          nb::arg("isa"), nb::arg("pool"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"),
+          nb::arg("rope_dim"), nb::arg("scale"), nb::arg("inverse_frequencies"), nb::keep_alive<1, 3>())
+      .def(
+          "buffer", [](OwnedProgram& p, int columns) { return p.program.buffer(columns); }, nb::arg("columns"))
+      .def(
+          "embed", [](OwnedProgram& p, const PackedWeight& table, int out) { p.program.embed(table.view(), out); },
+          nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>())
+      .def(
+          "matmul",
+          [](OwnedProgram& p, int in, std::optional<Array<float>> norm, float eps, const PackedWeight& weight,
+             const std::string& ending,
+             int out) { p.program.matmul(in, p.keep(norm), eps, weight.view(), epilogue_named(ending), out); },
+          nb::arg("source"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("weight"), nb::arg("epilogue"),
+          nb::arg("out"), nb::keep_alive<1, 5>())
+      .def(
+          "attention", [](OwnedProgram& p, int qkv, int out) { p.program.attention(qkv, out); }, nb::arg("qkv"),
+          nb::arg("out"))
+      .def(
+          "head",
+          [](OwnedProgram& p, int in, Array<float> norm, float eps, const PackedWeight& weight) {
+            p.program.head(in, p.keep(norm), eps, weight.view());
+          },
+          nb::arg("source"), nb::arg("norm"), nb::arg("eps"), nb::arg("weight"), nb::keep_alive<1, 5>())
+      .def(
+          "allocate",
+          [](OwnedProgram& p, const std::string& type, int num_blocks, int block_size) {
+            p.program.allocate(kv_type_named(type), num_blocks, block_size);
+          },
+          nb::arg("type"), nb::arg("num_blocks"), nb::arg("block_size"))
+      .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("row_offsets"), nb::arg("block_ids"),
+           nb::arg("block_offsets"), nb::arg("copies"), nb::arg("logit_rows"), nb::arg("jobs"), nb::arg("ids"),
+           nb::arg("values"), nb::arg("scored"), nb::arg("alternatives"));
 
-  m.def("dequantise", [](const nb::bytes& raw, const std::string& format, int count) {
-    const Format parsed = format_named(format);
-    if (raw.size() != row_bytes(parsed, count)) throw std::invalid_argument("the bytes do not match the count");
-    std::vector<float> out(static_cast<size_t>(count));
-    dequantise(parsed, static_cast<const uint8_t*>(raw.data()), count, out.data());
-    return nb::bytes(out.data(), out.size() * 4);
-  }, nb::arg("raw"), nb::arg("format"), nb::arg("count"));
+  m.def(
+      "dequantise",
+      [](const nb::bytes& raw, const std::string& format, int count) {
+        const Format parsed = format_named(format);
+        if (raw.size() != row_bytes(parsed, count)) throw std::invalid_argument("the bytes do not match the count");
+        std::vector<float> out(static_cast<size_t>(count));
+        dequantise(parsed, static_cast<const uint8_t*>(raw.data()), count, out.data());
+        return nb::bytes(out.data(), out.size() * 4);
+      },
+      nb::arg("raw"), nb::arg("format"), nb::arg("count"));
 
   m.def("candidates", [] {
     int count;

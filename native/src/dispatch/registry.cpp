@@ -7,11 +7,19 @@
 namespace octavo {
 
 #if defined(__x86_64__)
-namespace avx512bf16 { extern const Kernels table; }
-namespace avx512 { extern const Kernels table; }
-namespace avx2 { extern const Kernels table; }
+namespace avx512bf16 {
+extern const Kernels table;
+}
+namespace avx512 {
+extern const Kernels table;
+}
+namespace avx2 {
+extern const Kernels table;
+}
 #endif
-namespace scalar { extern const Kernels table; }
+namespace scalar {
+extern const Kernels table;
+}
 
 namespace {
 

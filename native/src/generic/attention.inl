@@ -41,31 +41,40 @@ static void rotate(float* head, const float* cos_sin, int rope_dim) {
 template <class Kv>
 static void narrow(const float* x, int n, uint8_t* out) {
   for (int i = 0; i < n; i += 16) {
-    if constexpr (Kv::type == KvType::bf16) store_bf16(out + 2 * i, load(x + i));
-    else if constexpr (Kv::type == KvType::f16) store_f16(out + 2 * i, load(x + i));
-    else store(reinterpret_cast<float*>(out) + i, load(x + i));
+    if constexpr (Kv::type == KvType::bf16)
+      store_bf16(out + 2 * i, load(x + i));
+    else if constexpr (Kv::type == KvType::f16)
+      store_f16(out + 2 * i, load(x + i));
+    else
+      store(reinterpret_cast<float*>(out) + i, load(x + i));
   }
 }
 
 // Strided copy of `dim` elements: a key into its lane of a K tile, or a value into its half of the pairs of a V tile.
 template <int kElement>
 static void scatter(const uint8_t* in, int dim, int run, size_t stride, uint8_t* out) {
-  for (int i = 0; i < dim; i += run) __builtin_memcpy(out + static_cast<size_t>(i / run) * stride, in + i * kElement, static_cast<size_t>(run) * kElement);
+  for (int i = 0; i < dim; i += run)
+    __builtin_memcpy(out + static_cast<size_t>(i / run) * stride, in + i * kElement,
+                     static_cast<size_t>(run) * kElement);
 }
 
 template <class Kv>
 static void store_key(const KvLayout& l, const uint8_t* key, int slot, uint8_t* tile) {
   const int unit = unit_keys(l), dim = l.head_dim;
-  uint8_t* at = tile + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * dim * Kv::kElement) + slot % unit * Kv::kDimsPerStep * Kv::kElement;
+  uint8_t* at = tile + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * dim * Kv::kElement) +
+                slot % unit * Kv::kDimsPerStep * Kv::kElement;
   scatter<Kv::kElement>(key, dim, Kv::kDimsPerStep, static_cast<size_t>(unit * Kv::kDimsPerStep * Kv::kElement), at);
 }
 
 template <class Kv>
 static void store_value(const KvLayout& l, const uint8_t* value, int slot, uint8_t* tile) {
   const int dim = l.head_dim, step = Kv::kKeysPerStep;
-  uint8_t* at = tile + static_cast<size_t>(slot / step) * static_cast<size_t>(dim * step * Kv::kElement) + slot % step * Kv::kElement;
-  if constexpr (Kv::kKeysPerStep == 1) __builtin_memcpy(at, value, static_cast<size_t>(dim) * Kv::kElement);
-  else scatter<Kv::kElement>(value, dim, 1, static_cast<size_t>(step * Kv::kElement), at);
+  uint8_t* at = tile + static_cast<size_t>(slot / step) * static_cast<size_t>(dim * step * Kv::kElement) +
+                slot % step * Kv::kElement;
+  if constexpr (Kv::kKeysPerStep == 1)
+    __builtin_memcpy(at, value, static_cast<size_t>(dim) * Kv::kElement);
+  else
+    scatter<Kv::kElement>(value, dim, 1, static_cast<size_t>(step * Kv::kElement), at);
 }
 
 template <class Kv>
@@ -79,8 +88,10 @@ static void rope_store_as(const RopeStoreArgs& a) {
     rotate(head, a.cos_sin, a.rope_dim);
     for (int i = 0; i < dim; i += 16) store(head + i, mul(load(head + i), broadcast(a.scale)));
     uint8_t* out = a.query + static_cast<size_t>(h) * static_cast<size_t>(dim * Kv::kQueryElement);
-    if constexpr (Kv::kQueryElement == 2) narrow<Kv>(head, dim, out);
-    else __builtin_memcpy(out, head, static_cast<size_t>(dim) * 4);
+    if constexpr (Kv::kQueryElement == 2)
+      narrow<Kv>(head, dim, out);
+    else
+      __builtin_memcpy(out, head, static_cast<size_t>(dim) * 4);
   }
   uint8_t* block = a.layer + static_cast<size_t>(a.block) * l.block_bytes;
   for (int h = 0; h < l.kv_heads; ++h, block += 2 * l.tile_bytes) {
@@ -95,9 +106,12 @@ static void rope_store_as(const RopeStoreArgs& a) {
 
 static void rope_store(const RopeStoreArgs& a) {
   switch (a.layout->type) {
-    case KvType::bf16: return rope_store_as<KvBf16>(a);
-    case KvType::f16: return rope_store_as<KvF16>(a);
-    case KvType::f32: return rope_store_as<KvF32>(a);
+    case KvType::bf16:
+      return rope_store_as<KvBf16>(a);
+    case KvType::f16:
+      return rope_store_as<KvF16>(a);
+    case KvType::f32:
+      return rope_store_as<KvF32>(a);
   }
 }
 
@@ -109,7 +123,9 @@ struct Keys {
   const uint8_t* head;  // this head's K tile in block 0
   const int32_t* blocks;
 
-  const uint8_t* tile(int key) const { return head + static_cast<size_t>(blocks[key / layout.block_size]) * layout.block_bytes; }
+  const uint8_t* tile(int key) const {
+    return head + static_cast<size_t>(blocks[key / layout.block_size]) * layout.block_bytes;
+  }
 };
 
 struct QueryRow {
@@ -126,7 +142,8 @@ template <class Kv>
 static Unit unit_at(const Keys& keys, int key, int last_key) {
   const KvLayout& l = keys.layout;
   const int unit = unit_keys(l), slot = key % l.block_size;
-  const uint8_t* low = keys.tile(key) + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * l.head_dim * Kv::kElement);
+  const uint8_t* low =
+      keys.tile(key) + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * l.head_dim * Kv::kElement);
   if (unit == 16) return {low, low + 8 * Kv::kDimsPerStep * Kv::kElement};
   return {low, key + 8 <= last_key ? keys.tile(key + 8) : low};
 }
@@ -140,10 +157,12 @@ static inline f32 score_step(f32 acc, const Unit& unit, int i, const uint8_t* qu
   } else {
     const float q = reinterpret_cast<const float*>(query)[i];
     if constexpr (Kv::type == KvType::f16)
-      return fma(kWhole ? load_f16(unit.low + line) : load_f16_halves(unit.low + line, unit.high + line), broadcast(q), acc);
+      return fma(kWhole ? load_f16(unit.low + line) : load_f16_halves(unit.low + line, unit.high + line), broadcast(q),
+                 acc);
     else
       return fma(kWhole ? load(reinterpret_cast<const float*>(unit.low + line))
-                        : load_halves(reinterpret_cast<const float*>(unit.low + line), reinterpret_cast<const float*>(unit.high + line)),
+                        : load_halves(reinterpret_cast<const float*>(unit.low + line),
+                                      reinterpret_cast<const float*>(unit.high + line)),
                  broadcast(q), acc);
   }
 }
@@ -178,9 +197,11 @@ static void score_tile(const Keys& keys, const QueryRow* rows, int start, int nu
     u = kScoreUnits;
   }
   for (; u < num_units; ++u) {
-    float(*at)[kTileKeys] = reinterpret_cast<float(*)[kTileKeys]>(scores[0] + 16 * u);
-    if (whole) score_units<Kv, R, 1, true>(rows, units + u, dim, at);
-    else score_units<Kv, R, 1, false>(rows, units + u, dim, at);
+    float (*at)[kTileKeys] = reinterpret_cast<float (*)[kTileKeys]>(scores[0] + 16 * u);
+    if (whole)
+      score_units<Kv, R, 1, true>(rows, units + u, dim, at);
+    else
+      score_units<Kv, R, 1, false>(rows, units + u, dim, at);
   }
 }
 
@@ -212,8 +233,8 @@ static float soften(float* scores, int valid, float* maximum, float* sum) {
 
 // acc[r] = acc[r] * rescale[r] + weights[r] * V, for `DV` vectors of dimensions from `first` on.
 template <class Kv, int R, int DV>
-static void add_values(const Keys& keys, int start, int num_keys, int first, const uint8_t* weights, const float* rescale,
-                       float* acc) {
+static void add_values(const Keys& keys, int start, int num_keys, int first, const uint8_t* weights,
+                       const float* rescale, float* acc) {
   const KvLayout& l = keys.layout;
   const int dim = l.head_dim;
   constexpr size_t kWeightStride = kTileKeys * (Kv::kKeysPerStep == 2 ? 2 : 4);
@@ -227,19 +248,24 @@ static void add_values(const Keys& keys, int start, int num_keys, int first, con
     const int run = smaller(num_keys - key, l.block_size - slot);
     const uint8_t* tile = keys.tile(start + key) + l.tile_bytes;
     for (int j = 0; j < run; j += Kv::kKeysPerStep) {
-      const uint8_t* line = tile + (static_cast<size_t>(slot + j) * static_cast<size_t>(dim) + static_cast<size_t>(first * Kv::kKeysPerStep)) * Kv::kElement;
+      const uint8_t* line = tile + (static_cast<size_t>(slot + j) * static_cast<size_t>(dim) +
+                                    static_cast<size_t>(first * Kv::kKeysPerStep)) *
+                                       Kv::kElement;
 #pragma GCC unroll 8
       for (int v = 0; v < DV; ++v) {
         if constexpr (Kv::type == KvType::bf16) {
           bytes pairs = load_bytes(line + 64 * v);
           if (key + j + 1 == num_keys) pairs = keep_low_bf16(pairs);  // its partner was never written
 #pragma GCC unroll 8
-          for (int r = 0; r < R; ++r) sums[r][v] = dot2_bf16(sums[r][v], pairs, pair_of(weights + r * kWeightStride, (key + j) / 2));
+          for (int r = 0; r < R; ++r)
+            sums[r][v] = dot2_bf16(sums[r][v], pairs, pair_of(weights + r * kWeightStride, (key + j) / 2));
         } else {
-          const f32 values = Kv::type == KvType::f16 ? load_f16(line + 32 * v) : load(reinterpret_cast<const float*>(line) + 16 * v);
+          const f32 values =
+              Kv::type == KvType::f16 ? load_f16(line + 32 * v) : load(reinterpret_cast<const float*>(line) + 16 * v);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r)
-            sums[r][v] = fma(values, broadcast(reinterpret_cast<const float*>(weights + r * kWeightStride)[key + j]), sums[r][v]);
+            sums[r][v] = fma(values, broadcast(reinterpret_cast<const float*>(weights + r * kWeightStride)[key + j]),
+                             sums[r][v]);
         }
       }
     }
@@ -254,7 +280,8 @@ static void add_values(const Keys& keys, int start, int num_keys, int first, con
 static void prefetch_tile(const Keys& keys, int start, int last_key) {
   const KvLayout& l = keys.layout;
   for (int key = start; key <= smaller(last_key, start + kTileKeys - 1); key += l.block_size - key % l.block_size) {
-    const size_t bytes_used = static_cast<size_t>(smaller(l.block_size, kTileKeys)) * l.tile_bytes / static_cast<size_t>(l.block_size);
+    const size_t bytes_used =
+        static_cast<size_t>(smaller(l.block_size, kTileKeys)) * l.tile_bytes / static_cast<size_t>(l.block_size);
     const size_t skipped = static_cast<size_t>(key % l.block_size) * l.tile_bytes / static_cast<size_t>(l.block_size);
     const uint8_t* tile = keys.tile(key) + skipped;
     for (size_t i = 0; i < bytes_used; i += 64) {
@@ -309,25 +336,35 @@ static void attend_as(const AttendArgs& a, int split, const Partial& partial) {
   QueryRow rows[kMaxQueryRows];
   for (int i = 0; i < a.num_rows; ++i) {
     const RowPlace at = place(a, i);
-    rows[i] = {a.queries + static_cast<size_t>(at.token) * a.query_stride + static_cast<size_t>(at.head * l.head_dim * Kv::kQueryElement),
+    rows[i] = {a.queries + static_cast<size_t>(at.token) * a.query_stride +
+                   static_cast<size_t>(at.head * l.head_dim * Kv::kQueryElement),
                a.position + at.token};
   }
   const Keys keys{l, a.layer + static_cast<size_t>(a.kv_head) * 2 * l.tile_bytes, a.blocks};
   switch (a.num_rows) {
-    case 1: return attend_rows<Kv, 1>(keys, rows, split, partial);
-    case 2: return attend_rows<Kv, 2>(keys, rows, split, partial);
-    case 3: return attend_rows<Kv, 3>(keys, rows, split, partial);
-    case 4: return attend_rows<Kv, 4>(keys, rows, split, partial);
-    case 5: return attend_rows<Kv, 5>(keys, rows, split, partial);
-    case 6: return attend_rows<Kv, 6>(keys, rows, split, partial);
+    case 1:
+      return attend_rows<Kv, 1>(keys, rows, split, partial);
+    case 2:
+      return attend_rows<Kv, 2>(keys, rows, split, partial);
+    case 3:
+      return attend_rows<Kv, 3>(keys, rows, split, partial);
+    case 4:
+      return attend_rows<Kv, 4>(keys, rows, split, partial);
+    case 5:
+      return attend_rows<Kv, 5>(keys, rows, split, partial);
+    case 6:
+      return attend_rows<Kv, 6>(keys, rows, split, partial);
   }
 }
 
 static void attend_split(const AttendArgs& a, int split, const Partial& partial) {
   switch (a.layout->type) {
-    case KvType::bf16: return attend_as<KvBf16>(a, split, partial);
-    case KvType::f16: return attend_as<KvF16>(a, split, partial);
-    case KvType::f32: return attend_as<KvF32>(a, split, partial);
+    case KvType::bf16:
+      return attend_as<KvBf16>(a, split, partial);
+    case KvType::f16:
+      return attend_as<KvF16>(a, split, partial);
+    case KvType::f32:
+      return attend_as<KvF32>(a, split, partial);
   }
 }
 

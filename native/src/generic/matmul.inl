@@ -15,7 +15,8 @@ static inline int32_t four_bytes(const int8_t* p) {
 template <int MR>
 static inline void load_rows(const MatmulArgs& a, int row, QuantisedRow (&rows)[MR], size_t stride) {
 #pragma GCC unroll 8
-  for (int r = 0; r < MR; ++r) rows[r] = quantised_row(a.activations + static_cast<size_t>(row + r) * stride, a.weight->k);
+  for (int r = 0; r < MR; ++r)
+    rows[r] = quantised_row(a.activations + static_cast<size_t>(row + r) * stride, a.weight->k);
 }
 
 template <bool kNibbles, bool kAffine, int MR, int NP>
@@ -42,8 +43,10 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
       i32 sum[MR];
 #pragma GCC unroll 8
       for (int r = 0; r < MR; ++r) {
-        if constexpr (kAffine) sum[r] = kNibbles || kByteZero == 0 ? zero_int() : broadcast_int(kByteZero * rows[r].sum[g]);
-        else sum[r] = broadcast_int(-zero_point * rows[r].sum[g]);
+        if constexpr (kAffine)
+          sum[r] = kNibbles || kByteZero == 0 ? zero_int() : broadcast_int(kByteZero * rows[r].sum[g]);
+        else
+          sum[r] = broadcast_int(-zero_point * rows[r].sum[g]);
       }
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
@@ -53,7 +56,8 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
 #pragma GCC unroll 8
           for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], low, four_bytes(rows[r].q + kGroup * g + 8 * j));
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], high, four_bytes(rows[r].q + kGroup * g + 8 * j + 4));
+          for (int r = 0; r < MR; ++r)
+            sum[r] = dot4_nibble(sum[r], high, four_bytes(rows[r].q + kGroup * g + 8 * j + 4));
         } else {
           const bytes low = load_bytes(line + 128 * j), high = load_bytes(line + 128 * j + 64);
 #pragma GCC unroll 8
@@ -64,7 +68,8 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
       }
       const f32 scale = load_f16(scales + shift + 32 * g);
 #pragma GCC unroll 8
-      for (int r = 0; r < MR; ++r) acc[p][r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r].scale[g])), acc[p][r]);
+      for (int r = 0; r < MR; ++r)
+        acc[p][r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r].scale[g])), acc[p][r]);
       if constexpr (kAffine) {
         const f32 minimum = load_f16(minima + shift + 32 * g);
 #pragma GCC unroll 8
@@ -134,8 +139,10 @@ static void tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile ou
     case WeightKind::q8:
       return affine ? quantised_tile<false, true, MR, NP>(a, stride, row, panel, out)
                     : quantised_tile<false, false, MR, NP>(a, stride, row, panel, out);
-    case WeightKind::bf16: return plain_tile<false, MR, NP>(a, stride, row, panel, out);
-    case WeightKind::f32: return plain_tile<true, MR, NP>(a, stride, row, panel, out);
+    case WeightKind::bf16:
+      return plain_tile<false, MR, NP>(a, stride, row, panel, out);
+    case WeightKind::f32:
+      return plain_tile<true, MR, NP>(a, stride, row, panel, out);
   }
 }
 
@@ -154,14 +161,28 @@ static void tiles(const MatmulArgs& a, size_t stride, int row, int panel, int pa
 
 static void any_tiles(const MatmulArgs& a, size_t stride, int row, int rows, int panel, int panels, Tile out) {
   switch (rows) {
-    case 1: return tiles<1>(a, stride, row, panel, panels, out);
-    case 2: return tiles<2>(a, stride, row, panel, panels, out);
-    case 3: if constexpr (kMaxRows >= 3) return tiles<3>(a, stride, row, panel, panels, out); break;
-    case 4: if constexpr (kMaxRows >= 4) return tiles<4>(a, stride, row, panel, panels, out); break;
-    case 5: if constexpr (kMaxRows >= 5) return tiles<5>(a, stride, row, panel, panels, out); break;
-    case 6: if constexpr (kMaxRows >= 6) return tiles<6>(a, stride, row, panel, panels, out); break;
-    case 7: if constexpr (kMaxRows >= 7) return tiles<7>(a, stride, row, panel, panels, out); break;
-    case 8: if constexpr (kMaxRows >= 8) return tiles<8>(a, stride, row, panel, panels, out); break;
+    case 1:
+      return tiles<1>(a, stride, row, panel, panels, out);
+    case 2:
+      return tiles<2>(a, stride, row, panel, panels, out);
+    case 3:
+      if constexpr (kMaxRows >= 3) return tiles<3>(a, stride, row, panel, panels, out);
+      break;
+    case 4:
+      if constexpr (kMaxRows >= 4) return tiles<4>(a, stride, row, panel, panels, out);
+      break;
+    case 5:
+      if constexpr (kMaxRows >= 5) return tiles<5>(a, stride, row, panel, panels, out);
+      break;
+    case 6:
+      if constexpr (kMaxRows >= 6) return tiles<6>(a, stride, row, panel, panels, out);
+      break;
+    case 7:
+      if constexpr (kMaxRows >= 7) return tiles<7>(a, stride, row, panel, panels, out);
+      break;
+    case 8:
+      if constexpr (kMaxRows >= 8) return tiles<8>(a, stride, row, panel, panels, out);
+      break;
   }
 }
 

@@ -15,12 +15,14 @@ struct QuantisedRow {
 static inline QuantisedRow quantised_row(const uint8_t* row, int k) {
   const int groups = k / kGroup;
   const float* scale = reinterpret_cast<const float*>(row + k);
-  return {reinterpret_cast<const int8_t*>(row), scale, scale + groups, reinterpret_cast<const int32_t*>(scale + 2 * groups)};
+  return {reinterpret_cast<const int8_t*>(row), scale, scale + groups,
+          reinterpret_cast<const int32_t*>(scale + 2 * groups)};
 }
 
 static size_t activation_stride(WeightKind kind, int k) {
   size_t size = static_cast<size_t>(k) * 4;
-  if (kind == WeightKind::q4 || kind == WeightKind::q8) size = static_cast<size_t>(k) + static_cast<size_t>(k / kGroup) * 12;
+  if (kind == WeightKind::q4 || kind == WeightKind::q8)
+    size = static_cast<size_t>(k) + static_cast<size_t>(k / kGroup) * 12;
   if (kind == WeightKind::bf16 && kBf16Activations) size = static_cast<size_t>(k) * 2;
   return (size + 63) / 64 * 64;
 }

@@ -14,8 +14,8 @@ struct FormatInfo {
   const char* name;
   int block, bytes;
 };
-constexpr FormatInfo kFormats[] = {{"F32", 1, 4},    {"F16", 1, 2},    {"BF16", 1, 2},     {"Q4_0", 32, 18},
-                                   {"Q4_1", 32, 20}, {"Q5_0", 32, 22}, {"Q5_1", 32, 24},   {"Q8_0", 32, 34},
+constexpr FormatInfo kFormats[] = {{"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},    {"Q4_0", 32, 18},
+                                   {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},  {"Q8_0", 32, 34},
                                    {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
 
 const FormatInfo& info(Format format) { return kFormats[static_cast<int>(format)]; }
@@ -80,8 +80,10 @@ void q6_k(const uint8_t* block, float* out) {
 float f16_to_f32(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff;
   uint32_t bits;
-  if (rest >= 0x7c00) bits = sign | 0x7f800000u | (rest & 0x3ff) << 13;
-  else if (rest >= 0x0400) bits = sign | ((rest << 13) + 0x38000000u);
+  if (rest >= 0x7c00)
+    bits = sign | 0x7f800000u | (rest & 0x3ff) << 13;
+  else if (rest >= 0x0400)
+    bits = sign | ((rest << 13) + 0x38000000u);
   else {
     const float value = static_cast<float>(rest) * 0x1p-24f;
     return sign ? -value : value;
@@ -97,7 +99,8 @@ uint16_t f32_to_f16(float value) {  // to nearest, ties to even
   const uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
   if (rest > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
   if (rest >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
-  if (rest < 0x38800000) return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::lrintf(std::fabs(value) * 0x1p24f)));
+  if (rest < 0x38800000)
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::lrintf(std::fabs(value) * 0x1p24f)));
   return static_cast<uint16_t>(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
 }
 
@@ -116,16 +119,28 @@ Format format_named(const std::string& name) {
 
 size_t row_bytes(Format format, int k) {
   const FormatInfo& f = info(format);
-  if (k % f.block) throw std::invalid_argument(std::string(f.name) + " rows must be a multiple of " + std::to_string(f.block) + " long, got " + std::to_string(k));
+  if (k % f.block)
+    throw std::invalid_argument(std::string(f.name) + " rows must be a multiple of " + std::to_string(f.block) +
+                                " long, got " + std::to_string(k));
   return static_cast<size_t>(k / f.block) * static_cast<size_t>(f.bytes);
 }
 
 WeightKind natural_kind(Format format) {
   switch (format) {
-    case Format::Q4_0: case Format::Q4_1: case Format::Q4_K: return WeightKind::q4;
-    case Format::Q5_0: case Format::Q5_1: case Format::Q8_0: case Format::Q5_K: case Format::Q6_K: return WeightKind::q8;
-    case Format::F32: return WeightKind::f32;
-    default: return WeightKind::bf16;
+    case Format::Q4_0:
+    case Format::Q4_1:
+    case Format::Q4_K:
+      return WeightKind::q4;
+    case Format::Q5_0:
+    case Format::Q5_1:
+    case Format::Q8_0:
+    case Format::Q5_K:
+    case Format::Q6_K:
+      return WeightKind::q8;
+    case Format::F32:
+      return WeightKind::f32;
+    default:
+      return WeightKind::bf16;
   }
 }
 
@@ -142,30 +157,59 @@ Group group_at(Format format, const uint8_t* row, int index) {
   const uint8_t* block = row + static_cast<size_t>(index / in_block) * static_cast<size_t>(f.bytes);
   g.scale = read_f16(block);
   switch (format) {
-    case Format::Q4_0: halves(block + 2, &g); g.zero = 8; break;
-    case Format::Q4_1: halves(block + 4, &g); g.minimum = read_f16(block + 2); break;
-    case Format::Q5_0: halves(block + 6, &g); fifth(read<uint32_t>(block + 2), &g); g.zero = 16; break;
-    case Format::Q5_1: halves(block + 8, &g); fifth(read<uint32_t>(block + 4), &g); g.minimum = read_f16(block + 2); break;
-    case Format::Q8_0: for (int i = 0; i < 32; ++i) g.q[i] = static_cast<uint8_t>(block[2 + i] ^ 0x80); g.zero = 128; break;
-    case Format::Q4_K: k_group(block, index % 8, block + 16, nullptr, &g); break;
-    case Format::Q5_K: k_group(block, index % 8, block + 48, block + 16, &g); break;
-    default: throw std::invalid_argument(std::string(f.name) + " has no groups of 32");
+    case Format::Q4_0:
+      halves(block + 2, &g);
+      g.zero = 8;
+      break;
+    case Format::Q4_1:
+      halves(block + 4, &g);
+      g.minimum = read_f16(block + 2);
+      break;
+    case Format::Q5_0:
+      halves(block + 6, &g);
+      fifth(read<uint32_t>(block + 2), &g);
+      g.zero = 16;
+      break;
+    case Format::Q5_1:
+      halves(block + 8, &g);
+      fifth(read<uint32_t>(block + 4), &g);
+      g.minimum = read_f16(block + 2);
+      break;
+    case Format::Q8_0:
+      for (int i = 0; i < 32; ++i) g.q[i] = static_cast<uint8_t>(block[2 + i] ^ 0x80);
+      g.zero = 128;
+      break;
+    case Format::Q4_K:
+      k_group(block, index % 8, block + 16, nullptr, &g);
+      break;
+    case Format::Q5_K:
+      k_group(block, index % 8, block + 48, block + 16, &g);
+      break;
+    default:
+      throw std::invalid_argument(std::string(f.name) + " has no groups of 32");
   }
   return g;
 }
 
 void dequantise(Format format, const uint8_t* raw, int count, float* out) {
   switch (format) {
-    case Format::F32: std::memcpy(out, raw, static_cast<size_t>(count) * 4); return;
-    case Format::F16: for (int i = 0; i < count; ++i) out[i] = read_f16(raw + 2 * i); return;
+    case Format::F32:
+      std::memcpy(out, raw, static_cast<size_t>(count) * 4);
+      return;
+    case Format::F16:
+      for (int i = 0; i < count; ++i) out[i] = read_f16(raw + 2 * i);
+      return;
     case Format::BF16:
       for (int i = 0; i < count; ++i) {
         const uint32_t bits = static_cast<uint32_t>(read<uint16_t>(raw + 2 * i)) << 16;
         std::memcpy(out + i, &bits, 4);
       }
       return;
-    case Format::Q6_K: for (int i = 0; i < count; i += 256) q6_k(raw + i / 256 * 210, out + i); return;
-    default: break;
+    case Format::Q6_K:
+      for (int i = 0; i < count; i += 256) q6_k(raw + i / 256 * 210, out + i);
+      return;
+    default:
+      break;
   }
   for (int g = 0; g < count / kGroup; ++g) {
     const Group group = group_at(format, raw, g);

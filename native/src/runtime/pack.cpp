@@ -27,7 +27,9 @@ size_t panel_size(WeightKind kind, bool affine, int k) {
 
 void put_f16(uint8_t* at, float value) {
   const uint16_t half = f32_to_f16(value);
-  if ((half & 0x7fff) >= 0x7c00) throw std::invalid_argument("a weight's scale does not fit 16 bits; load this checkpoint with dtype bfloat16 or float32");
+  if ((half & 0x7fff) >= 0x7c00)
+    throw std::invalid_argument(
+        "a weight's scale does not fit 16 bits; load this checkpoint with dtype bfloat16 or float32");
   std::memcpy(at, &half, 2);
 }
 
@@ -38,7 +40,8 @@ Group rounded_to_bytes(const float* x) {
   g.scale = f16_to_f32(f32_to_f16(largest / 127.0f));
   g.zero = 128;
   for (int i = 0; i < kGroup; ++i)
-    g.q[i] = static_cast<uint8_t>(128 + (g.scale > 0 ? std::clamp(static_cast<int>(std::lrintf(x[i] / g.scale)), -127, 127) : 0));
+    g.q[i] = static_cast<uint8_t>(
+        128 + (g.scale > 0 ? std::clamp(static_cast<int>(std::lrintf(x[i] / g.scale)), -127, 127) : 0));
   return g;
 }
 
@@ -77,7 +80,8 @@ void put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* ra
   if (!quantised || !has_groups(format)) dequantise(format, raw, target.k, scratch);
   if (!quantised) return put_floats(target, panel, column, scratch);
   for (int g = 0; g < target.k / kGroup; ++g)
-    put_group(target, panel, column, g, has_groups(format) ? group_at(format, raw, g) : rounded_to_bytes(scratch + kGroup * g));
+    put_group(target, panel, column, g,
+              has_groups(format) ? group_at(format, raw, g) : rounded_to_bytes(scratch + kGroup * g));
 }
 
 }  // namespace
@@ -87,7 +91,8 @@ void PackedWeight::Free::operator()(uint8_t* p) const { std::free(p); }
 PackedWeight::PackedWeight(WeightKind kind, bool affine, int n, int k) {
   const bool quantised = kind == WeightKind::q4 || kind == WeightKind::q8;
   if (n <= 0 || k <= 0 || k % (quantised ? kGroup : kPanel))
-    throw std::invalid_argument("a " + std::to_string(n) + " x " + std::to_string(k) + " matrix cannot be packed: its rows must be a multiple of " +
+    throw std::invalid_argument("a " + std::to_string(n) + " x " + std::to_string(k) +
+                                " matrix cannot be packed: its rows must be a multiple of " +
                                 std::to_string(quantised ? kGroup : kPanel) + " long");
   const int zero = affine || !quantised ? 0 : kind == WeightKind::q4 ? 8 : 128;
   weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, quantised && affine, k), nullptr};
@@ -96,18 +101,25 @@ PackedWeight::PackedWeight(WeightKind kind, bool affine, int n, int k) {
   const size_t alignment = size_ >= kHugePage ? kHugePage : 64;
   data_.reset(static_cast<uint8_t*>(std::aligned_alloc(alignment, (size_ + alignment - 1) / alignment * alignment)));
   if (!data_) throw std::bad_alloc();
-  if (alignment == kHugePage) madvise(data_.get(), size_, MADV_HUGEPAGE);  // a hint: streaming needs few page walks then
+  if (alignment == kHugePage)
+    madvise(data_.get(), size_, MADV_HUGEPAGE);  // a hint: streaming needs few page walks then
   weight_.data = data_.get();
 }
 
-void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format format, int rows, int first_panel, int panel_step) {
+void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format format, int rows, int first_panel,
+                        int panel_step) {
   const Weight& w = weight_;
   const size_t stride = row_bytes(format, w.k);
   const int panels = (rows + kPanel - 1) / kPanel, last = first_panel + (panels - 1) * panel_step;
-  if (raw_size != stride * static_cast<size_t>(rows)) throw std::invalid_argument("a tensor has " + std::to_string(raw_size) + " bytes, its shape needs " + std::to_string(stride * static_cast<size_t>(rows)));
-  if (first_panel < 0 || panel_step < 1 || last >= (w.n + kPanel - 1) / kPanel) throw std::invalid_argument("rows outside the packed matrix");
-  if (w.kind == WeightKind::q4 && natural_kind(format) != WeightKind::q4) throw std::invalid_argument("only 4-bit formats can be packed to 4 bits");
-  if (!w.affine && is_affine(format) && w.kind <= WeightKind::q8) throw std::invalid_argument("a format with minima needs an affine matrix");
+  if (raw_size != stride * static_cast<size_t>(rows))
+    throw std::invalid_argument("a tensor has " + std::to_string(raw_size) + " bytes, its shape needs " +
+                                std::to_string(stride * static_cast<size_t>(rows)));
+  if (first_panel < 0 || panel_step < 1 || last >= (w.n + kPanel - 1) / kPanel)
+    throw std::invalid_argument("rows outside the packed matrix");
+  if (w.kind == WeightKind::q4 && natural_kind(format) != WeightKind::q4)
+    throw std::invalid_argument("only 4-bit formats can be packed to 4 bits");
+  if (!w.affine && is_affine(format) && w.kind <= WeightKind::q8)
+    throw std::invalid_argument("a format with minima needs an affine matrix");
   std::vector<std::vector<float>> scratch(static_cast<size_t>(pool.num_threads()));
   std::vector<std::string> errors(static_cast<size_t>(pool.num_threads()));
   pool.each(panels, [&](int i, int thread) {

@@ -20,8 +20,10 @@ constexpr auto kSpinBeforeSleep = std::chrono::microseconds(60);
 
 void wait_for(const std::atomic<int>& value, int wanted) {
   for (int spins = 0; value.load(std::memory_order_acquire) != wanted; ++spins) {
-    if (spins < kSpinsBeforeYield) relax();
-    else std::this_thread::yield();
+    if (spins < kSpinsBeforeYield)
+      relax();
+    else
+      std::this_thread::yield();
   }
 }
 

@@ -17,9 +17,7 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
 size_t logit_stride(const Weight& w) { return static_cast<size_t>(num_panels(w)) * kPanel; }
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("malformed step: " + what); }
 
@@ -29,7 +27,8 @@ Program::Program(const Kernels& kernels, Pool& pool, AttentionShape attention, s
     : kernels_(kernels), pool_(pool), shape_(attention), inverse_frequencies_(std::move(inverse_frequencies)) {
   if (shape_.head_dim % 16 || shape_.heads % shape_.kv_heads || shape_.rope_dim > shape_.head_dim ||
       inverse_frequencies_.size() * 2 != static_cast<size_t>(shape_.rope_dim))
-    throw std::invalid_argument("attention needs a head_dim that is a multiple of 16, whole groups of heads, and rope_dim / 2 frequencies");
+    throw std::invalid_argument(
+        "attention needs a head_dim that is a multiple of 16, whole groups of heads, and rope_dim / 2 frequencies");
   thread_partials_.resize(static_cast<size_t>(pool.num_threads()));
   sample_memory_.resize(static_cast<size_t>(pool.num_threads()));
 }
@@ -81,8 +80,10 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
 void Program::check(const Step& s) const {
   if (!kv_ || !head_weight_) refuse("the program has no cache or no output head");
   const size_t works = s.starts.size();
-  if (s.row_offsets.size() != works + 1 || s.block_offsets.size() != works + 1) refuse("offsets do not match the works");
-  if (s.row_offsets[0] != 0 || s.block_offsets[0] != 0 || static_cast<size_t>(s.row_offsets[works]) != s.tokens.size() ||
+  if (s.row_offsets.size() != works + 1 || s.block_offsets.size() != works + 1)
+    refuse("offsets do not match the works");
+  if (s.row_offsets[0] != 0 || s.block_offsets[0] != 0 ||
+      static_cast<size_t>(s.row_offsets[works]) != s.tokens.size() ||
       static_cast<size_t>(s.block_offsets[works]) != s.block_ids.size())
     refuse("offsets do not span the arrays");
   for (size_t w = 0; w < works; ++w) {
@@ -92,10 +93,12 @@ void Program::check(const Step& s) const {
       refuse("work " + std::to_string(w) + " reaches beyond its " + std::to_string(blocks) + " blocks");
   }
   for (int32_t token : s.tokens)
-    if (token < 0 || token >= vocab_) refuse("token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(vocab_));
+    if (token < 0 || token >= vocab_)
+      refuse("token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(vocab_));
   for (std::span<const int32_t> ids : {s.block_ids, s.copies})
     for (int32_t id : ids)
-      if (id < 0 || id >= num_blocks_) refuse("block " + std::to_string(id) + " is outside the pool of " + std::to_string(num_blocks_));
+      if (id < 0 || id >= num_blocks_)
+        refuse("block " + std::to_string(id) + " is outside the pool of " + std::to_string(num_blocks_));
   for (size_t i = 0; i < s.logit_rows.size(); ++i)
     if (s.logit_rows[i] < (i ? s.logit_rows[i - 1] + 1 : 0) || static_cast<size_t>(s.logit_rows[i]) >= s.tokens.size())
       refuse("logit rows must ascend and lie inside the step");
@@ -174,7 +177,8 @@ int Program::begin_chunk(const Step& step, int first_row, int last_row, int work
     const int position = step.starts[w] + row - step.row_offsets[w];
     const int32_t* blocks = step.block_ids.data() + step.block_offsets[w];
     segments_.push_back({row - first_row, end - row, position, blocks});
-    for (int p = position; p < position + end - row; ++p) row_places_.push_back({p, blocks[p / layout_.block_size], p % layout_.block_size});
+    for (int p = position; p < position + end - row; ++p)
+      row_places_.push_back({p, blocks[p / layout_.block_size], p % layout_.block_size});
     furthest = std::max(furthest, position + end - row);
     row = end;
   }
@@ -224,7 +228,9 @@ void Program::run_op(void* context, int index, int thread) {
 void Program::add_stages(Op& op) {
   const int num_tasks = static_cast<int>(tasks_.size());
   switch (op.kind) {
-    case Kind::embed: stages_.push_back({rows_, &op, run_op<&Program::run_embed>}); break;
+    case Kind::embed:
+      stages_.push_back({rows_, &op, run_op<&Program::run_embed>});
+      break;
     case Kind::matmul:
       stages_.push_back({rows_, &op, run_op<&Program::run_prepare>});
       stages_.push_back({ceil_div(num_panels(*op.weight), op.panels_per_tile), &op, run_op<&Program::run_matmul>});
@@ -253,12 +259,18 @@ void Program::run_embed(const Op& op, int row, int) {
 void Program::run_prepare(const Op& op, int row, int) {
   const Weight& w = *op.weight;
   const size_t stride = kernels_.activation_stride(w.kind, w.k);
-  kernels_.prepare(w.kind, row_of(op.in, row), op.norm, op.eps, w.k, activations_.data() + stride * static_cast<size_t>(row));
+  kernels_.prepare(w.kind, row_of(op.in, row), op.norm, op.eps, w.k,
+                   activations_.data() + stride * static_cast<size_t>(row));
 }
 
 void Program::run_matmul(const Op& op, int tile, int) {
   const int first = tile * op.panels_per_tile, last = std::min(first + op.panels_per_tile, num_panels(*op.weight));
-  const MatmulArgs args{op.weight, activations_.data(), rows_, row_of(op.out, 0), static_cast<size_t>(columns_[static_cast<size_t>(op.out)]), op.epilogue};
+  const MatmulArgs args{op.weight,
+                        activations_.data(),
+                        rows_,
+                        row_of(op.out, 0),
+                        static_cast<size_t>(columns_[static_cast<size_t>(op.out)]),
+                        op.epilogue};
   kernels_.matmul(args, first, last);
 }
 
@@ -269,19 +281,25 @@ void Program::run_rope(const Op& op, int row, int) {
   const size_t query_bytes = static_cast<size_t>(shape_.heads * shape_.head_dim) * 4;
   kernels_.rope_store({&layout_, kv_->data() + layer_bytes_ * static_cast<size_t>(op.layer), row_of(op.in, row),
                        rotations_.data() + static_cast<size_t>(at.position * shape_.rope_dim),
-                       queries_.data() + query_bytes * static_cast<size_t>(row), shape_.heads, shape_.rope_dim, shape_.scale, at.block, at.slot});
+                       queries_.data() + query_bytes * static_cast<size_t>(row), shape_.heads, shape_.rope_dim,
+                       shape_.scale, at.block, at.slot});
 }
 
 AttendArgs Program::attend_args(const Op& op, const Task& task) const {
   const Segment& segment = segments_[static_cast<size_t>(task.segment)];
   const size_t query_bytes = static_cast<size_t>(shape_.heads * shape_.head_dim) * 4, out = static_cast<size_t>(op.out);
   const size_t row = static_cast<size_t>(segment.first_row), stride = static_cast<size_t>(columns_[out]);
-  return {&layout_, kv_->data() + layer_bytes_ * static_cast<size_t>(op.layer), segment.blocks,
-          queries_.data() + query_bytes * row, query_bytes, const_cast<float*>(buffers_[out].data()) + stride * row, stride,
-          shape_.heads, task.kv_head, segment.position, task.first_row, task.num_rows};
+  return {&layout_,       kv_->data() + layer_bytes_ * static_cast<size_t>(op.layer),
+          segment.blocks, queries_.data() + query_bytes * row,
+          query_bytes,    const_cast<float*>(buffers_[out].data()) + stride * row,
+          stride,         shape_.heads,
+          task.kv_head,   segment.position,
+          task.first_row, task.num_rows};
 }
 
-size_t Program::partial_floats() const { return static_cast<size_t>(kMaxQueryRows) * static_cast<size_t>(shape_.head_dim + 2); }
+size_t Program::partial_floats() const {
+  return static_cast<size_t>(kMaxQueryRows) * static_cast<size_t>(shape_.head_dim + 2);
+}
 
 Partial Program::partial_at(float* memory, int index) const {
   float* acc = memory + partial_floats() * static_cast<size_t>(index);
@@ -331,12 +349,15 @@ void Program::run_head(const Step& step, int first_row, int last_row, int* next_
   while (*next_logit < num_logits && step.logit_rows[static_cast<size_t>(*next_logit)] < last_row) {
     const double started = seconds();
     int rows = 0;
-    while (rows < kLogitRows && *next_logit + rows < num_logits && step.logit_rows[static_cast<size_t>(*next_logit + rows)] < last_row) ++rows;
+    while (rows < kLogitRows && *next_logit + rows < num_logits &&
+           step.logit_rows[static_cast<size_t>(*next_logit + rows)] < last_row)
+      ++rows;
     first_logit_ = *next_logit;
     logits_.resize(std::max(logits_.size(), stride * static_cast<size_t>(rows)));
     pool_.each(rows, [&](int i, int) {
       const int row = step.logit_rows[static_cast<size_t>(first_logit_ + i)] - first_row;
-      kernels_.prepare(w.kind, row_of(head_in_, row), head_norm_, head_eps_, w.k, activations_.data() + activation * static_cast<size_t>(i));
+      kernels_.prepare(w.kind, row_of(head_in_, row), head_norm_, head_eps_, w.k,
+                       activations_.data() + activation * static_cast<size_t>(i));
     });
     constexpr int kPanelsPerTile = 32;
     const MatmulArgs args{&w, activations_.data(), rows, logits_.data(), stride, Epilogue::store};
@@ -345,7 +366,8 @@ void Program::run_head(const Step& step, int first_row, int last_row, int* next_
     });
     const double computed = seconds();
     int jobs = 0;
-    while (*next_job + jobs < step.samples.num_jobs && step.samples.jobs[*next_job + jobs].row < first_logit_ + rows) ++jobs;
+    while (*next_job + jobs < step.samples.num_jobs && step.samples.jobs[*next_job + jobs].row < first_logit_ + rows)
+      ++jobs;
     first_job_ = *next_job;
     pool_.each(jobs, [&](int i, int thread) { run_job(i, thread); });
     timings_.head += computed - started;
@@ -363,7 +385,8 @@ void Program::run_job(int index, int thread) {
   size_t space = memory.size();
   std::align(64, sample_scratch_bytes(vocab), aligned, space);
   SampleScratch scratch{aligned, space};
-  const float* logits = logits_.data() + logit_stride(*head_weight_) * static_cast<size_t>(batch_->jobs[job].row - first_logit_);
+  const float* logits =
+      logits_.data() + logit_stride(*head_weight_) * static_cast<size_t>(batch_->jobs[job].row - first_logit_);
   run_sample_job(kernels_, logits, vocab, *batch_, job, scratch);
 }
 

@@ -1,16 +1,16 @@
 // The generic kernels, compiled for avx2. Nothing inline may be shared with other objects: the linker keeps one copy of
 // an inline function, and it could be the one that this machine cannot run.
-#include <immintrin.h>  // before any namespace: simd.h includes it inside one
-
 #include "octavo/kernels.h"
+
+#include <immintrin.h>  // before any namespace: simd.h includes it inside one
 
 namespace octavo::avx2 {
 namespace {
-#include "simd.h"
 #include "../../generic/kernels.inl"
+#include "simd.h"
 }  // namespace
 
 extern const Kernels table;
-const Kernels table = {"avx2", activation_stride, prepare,      matmul, gather_row,
-                       rope_store, attend_split, attend_merge, sample, score};
+const Kernels table = {"avx2",     activation_stride, prepare,      matmul, gather_row,
+                       rope_store, attend_split,      attend_merge, sample, score};
 }  // namespace octavo::avx2

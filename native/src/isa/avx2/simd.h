@@ -60,7 +60,8 @@ static inline f32 first_lanes(int n, f32 a, f32 b) {
 static inline i32 zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 static inline i32 broadcast_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 static inline i32 load_int(const int32_t* p) {
-  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
 }
 static inline void store_int(int32_t* p, i32 v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v.lo);
@@ -100,7 +101,9 @@ static inline bytes low_nibbles(bytes v) {
   __m256i mask = _mm256_set1_epi8(15);
   return {_mm256_and_si256(v.lo, mask), _mm256_and_si256(v.hi, mask)};
 }
-static inline bytes high_nibbles(bytes v) { return low_nibbles({_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)}); }
+static inline bytes high_nibbles(bytes v) {
+  return low_nibbles({_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)});
+}
 static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
   __m256i a = _mm256_set1_epi32(activations), ones = _mm256_set1_epi16(1);
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(_mm256_maddubs_epi16(weights.lo, a), ones)),

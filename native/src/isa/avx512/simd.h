@@ -8,9 +8,9 @@ using f32 = __m512;
 using i32 = __m512i;
 using bytes = __m512i;  // 64 bytes: 16 lanes of 4 bytes, or of 2 bf16
 
-inline constexpr int kMaxRows = 8;        // activation rows of one matmul tile
-inline constexpr int kByteZero = 0;       // what dot4_byte has already subtracted from each unsigned byte
-inline constexpr int kScoreUnits = 4;     // 16-key units scored at once
+inline constexpr int kMaxRows = 8;     // activation rows of one matmul tile
+inline constexpr int kByteZero = 0;    // what dot4_byte has already subtracted from each unsigned byte
+inline constexpr int kScoreUnits = 4;  // 16-key units scored at once
 
 static inline f32 zero() { return _mm512_setzero_ps(); }
 static inline f32 broadcast(float x) { return _mm512_set1_ps(x); }
@@ -66,7 +66,8 @@ static inline void store_f16(void* p, f32 v) {
 
 static inline bytes load_bytes(const void* p) { return _mm512_loadu_si512(p); }
 static inline bytes load_bytes_halves(const void* a, const void* b) {
-  __m256i lo = _mm256_loadu_si256(static_cast<const __m256i*>(a)), hi = _mm256_loadu_si256(static_cast<const __m256i*>(b));
+  __m256i lo = _mm256_loadu_si256(static_cast<const __m256i*>(a)),
+          hi = _mm256_loadu_si256(static_cast<const __m256i*>(b));
   return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
 }
 static inline bytes low_nibbles(bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }

@@ -1,14 +1,14 @@
-// The generic kernels, compiled for scalar. Nothing inline may be shared with other objects: the linker keeps one copy of
-// an inline function, and it could be the one that this machine cannot run.
+// The generic kernels, compiled for scalar. Nothing inline may be shared with other objects: the linker keeps one copy
+// of an inline function, and it could be the one that this machine cannot run.
 #include "octavo/kernels.h"
 
 namespace octavo::scalar {
 namespace {
-#include "simd.h"
 #include "../../generic/kernels.inl"
+#include "simd.h"
 }  // namespace
 
 extern const Kernels table;
-const Kernels table = {"scalar", activation_stride, prepare,      matmul, gather_row,
-                       rope_store, attend_split, attend_merge, sample, score};
+const Kernels table = {"scalar",   activation_stride, prepare,      matmul, gather_row,
+                       rope_store, attend_split,      attend_merge, sample, score};
 }  // namespace octavo::scalar

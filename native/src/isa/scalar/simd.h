@@ -18,8 +18,8 @@ inline constexpr int kScoreUnits = 1;
 inline constexpr bool kBf16Activations = false;
 
 #define OCTAVO_EACH for (int i = 0; i < 16; ++i)
-#define OCTAVO_LANES(expression) \
-  f32 r;                         \
+#define OCTAVO_LANES(expression)      \
+  f32 r;                              \
   OCTAVO_EACH r.lane[i] = expression; \
   return r
 static inline float bf16_bits(uint32_t bits) {
@@ -141,7 +141,9 @@ static inline i32 dot4_byte(i32 acc, bytes weights, int32_t activations) {
   OCTAVO_EACH for (int t = 0; t < 4; ++t) acc.lane[i] += weights.lane[4 * i + t] * a[t];
   return acc;
 }
-static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) { return dot4_byte(acc, weights, activations); }
+static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
+  return dot4_byte(acc, weights, activations);
+}
 
 static inline f32 low_bf16(bytes v) { OCTAVO_LANES(bf16_bits(load_u16(v.lane, 2 * i) << 16)); }
 static inline f32 high_bf16(bytes v) { OCTAVO_LANES(bf16_bits(load_u16(v.lane, 2 * i + 1) << 16)); }

@@ -1,0 +1,116 @@
+// Single kernels on numpy arrays: for tests and benchmarks, on this thread.
+#include "kernels.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "names.h"
+#include "octavo/formats.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+namespace {
+
+using Matrix = nb::ndarray<const float, nb::numpy, nb::ndim<2>, nb::c_contig>;
+using MutableMatrix = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig>;
+using Vector = nb::ndarray<const float, nb::numpy, nb::ndim<1>, nb::c_contig>;
+using Table = nb::ndarray<const int32_t, nb::numpy, nb::ndim<1>, nb::c_contig>;
+
+void matmul(const std::string& isa, const PackedWeight& packed, Matrix x, std::optional<Vector> norm, float eps,
+            const std::string& ending, MutableMatrix out) {
+  const Kernels& set = kernels_or_throw(isa);
+  const Weight& w = packed.view();
+  const Epilogue last = epilogue_named(ending);
+  const int rows = static_cast<int>(x.shape(0)), panels = (w.n + kPanel - 1) / kPanel;
+  const size_t columns = static_cast<size_t>(last == Epilogue::swiglu ? panels / 2 : panels) * kPanel;
+  if (x.shape(1) != static_cast<size_t>(w.k) || out.shape(0) != x.shape(0) || out.shape(1) != columns ||
+      (norm && norm->size() != x.shape(1)))
+    throw std::invalid_argument("shapes do not match the weight");
+  const size_t stride = set.activation_stride(w.kind, w.k);
+  std::vector<uint8_t> memory(stride * x.shape(0) + 64);
+  uint8_t* activations = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+  nb::gil_scoped_release unlocked;
+  for (int r = 0; r < rows; ++r)
+    set.prepare(w.kind, x.data() + static_cast<size_t>(r * w.k), norm ? norm->data() : nullptr, eps, w.k,
+                activations + stride * static_cast<size_t>(r));
+  set.matmul({&w, activations, rows, out.data(), columns, last}, 0, panels);
+}
+
+void gather(const std::string& isa, const PackedWeight& packed, int row, MutableMatrix out) {
+  const Weight& w = packed.view();
+  if (row < 0 || row >= w.n || out.shape(0) != 1 || out.shape(1) != static_cast<size_t>(w.k))
+    throw std::invalid_argument("no such row");
+  kernels_or_throw(isa).gather_row(w, row, out.data());
+}
+
+// Rows of one request from position 0 on, over a fresh cache: stores each row's key and value, then attends all rows,
+// `rows_at_once` query rows at a time.
+void attend(const std::string& isa, const std::string& type, int block_size, Table blocks, int heads, int kv_heads,
+            int head_dim, Vector inverse_frequencies, float scale, int rows_at_once, Matrix qkv, MutableMatrix out) {
+  const Kernels& set = kernels_or_throw(isa);
+  const int rows = static_cast<int>(qkv.shape(0)), half = static_cast<int>(inverse_frequencies.size()),
+            group = heads / kv_heads;
+  const KvType kv = kv_type_named(type);
+  const size_t tile = static_cast<size_t>(block_size * head_dim) * (kv == KvType::f32 ? 4 : 2);
+  const KvLayout layout{kv, block_size, kv_heads, head_dim, tile, tile * 2 * static_cast<size_t>(kv_heads)};
+  const int highest = blocks.size() ? *std::max_element(blocks.data(), blocks.data() + blocks.size()) : 0;
+  if (static_cast<size_t>(rows) > blocks.size() * static_cast<size_t>(block_size) || rows_at_once < 1 ||
+      rows_at_once > kMaxQueryRows || qkv.shape(1) != static_cast<size_t>((heads + 2 * kv_heads) * head_dim) ||
+      out.shape(0) != qkv.shape(0) || out.shape(1) != static_cast<size_t>(heads * head_dim))
+    throw std::invalid_argument("shapes do not match");
+  std::vector<uint8_t> cache(layout.block_bytes * static_cast<size_t>(highest + 1),
+                             0xff);  // NaN wherever nothing was written
+  const size_t query_stride = static_cast<size_t>(heads * head_dim) * 4;
+  std::vector<uint8_t> queries(query_stride * static_cast<size_t>(rows));
+  std::vector<float> rotation(static_cast<size_t>(2 * half));
+  for (int r = 0; r < rows; ++r) {
+    for (int f = 0; f < half; ++f) {
+      const double angle = static_cast<double>(static_cast<float>(r) * inverse_frequencies.data()[f]);
+      rotation[static_cast<size_t>(f)] = static_cast<float>(__builtin_cos(angle));
+      rotation[static_cast<size_t>(half + f)] = static_cast<float>(__builtin_sin(angle));
+    }
+    set.rope_store({&layout, cache.data(), qkv.data() + static_cast<size_t>(r) * qkv.shape(1), rotation.data(),
+                    queries.data() + query_stride * static_cast<size_t>(r), heads, 2 * half, scale,
+                    blocks.data()[r / block_size], r % block_size});
+  }
+  const int splits = (rows - 1) / kSplitKeys + 1;
+  const size_t floats = static_cast<size_t>(kMaxQueryRows * (head_dim + 2));
+  std::vector<float> memory(floats * static_cast<size_t>(splits));
+  std::vector<Partial> partials;
+  for (int s = 0; s < splits; ++s) {
+    float* acc = memory.data() + floats * static_cast<size_t>(s);
+    partials.push_back({acc, acc + kMaxQueryRows * head_dim, acc + kMaxQueryRows * (head_dim + 1)});
+  }
+  for (int h = 0; h < kv_heads; ++h)
+    for (int first = 0; first < rows * group; first += rows_at_once) {
+      const int count = std::min(rows_at_once, rows * group - first);
+      const AttendArgs args{
+          &layout, cache.data(), blocks.data(), queries.data(), query_stride, out.data(), out.shape(1), heads, h,
+          0,       first,        count};
+      const int own = ((first + count - 1) / group) / kSplitKeys + 1;
+      for (int s = 0; s < own; ++s) set.attend_split(args, s, partials[static_cast<size_t>(s)]);
+      set.attend_merge(args, partials.data(), own);
+    }
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& m) {
+  m.def("matmul", &matmul, nb::arg("isa"), nb::arg("weight"), nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"),
+        nb::arg("epilogue"), nb::arg("out"));
+  m.def("gather", &gather, nb::arg("isa"), nb::arg("weight"), nb::arg("row"), nb::arg("out"));
+  m.def("attend", &attend, nb::arg("isa"), nb::arg("type"), nb::arg("block_size"), nb::arg("blocks"), nb::arg("heads"),
+        nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("inverse_frequencies"), nb::arg("scale"),
+        nb::arg("rows_at_once"), nb::arg("qkv"), nb::arg("out"));
+}
+
+}  // namespace octavo

@@ -1,0 +1,6 @@
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace octavo {
+void bind_kernels(nanobind::module_& m);
+}
