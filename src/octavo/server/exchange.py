@@ -164,5 +164,4 @@ def _request_id(given: bytes | None) -> str:
 
 
 def _too_large(limit: int) -> ApiError:
-    message = f"the body is longer than {limit} bytes"
-    return ApiError(413, message, code="body_too_large", headers=((b"connection", b"close"),))
+    return ApiError(413, f"the body is longer than {limit} bytes", code="body_too_large")

@@ -1,0 +1,240 @@
+"""What a client did wrong is said to it in one form, names the field, and never hurts the server."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.server.openai.schema import ChatRequest, CompletionRequest, TokenizeRequest
+from tests.server.site import Site
+
+JSON = {"content-type": "application/json"}
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"] and isinstance(body["error"]["code"], str)
+    return body["error"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": 0.5}, "top_k"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"n": 0}, "n"),
+        ({"n": 10**6}, "n"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"seed": 2**64}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"stop": ""}, "stop"),
+        ({"stop": [1]}, "stop"),
+        ({"stop": ["x"] * 65}, "stop"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ({"stop_token_ids": ["1"]}, "stop_token_ids[0]"),
+        ({"logit_bias": {"5000": 1}}, "logit_bias"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": "b"}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias[1]"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"suffix": "end"}, "suffix"),
+        ({"model": 5}, "model"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [1.0]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [[5], [288]]}, "prompt"),
+        ({"prompt": ["a"] * 3000}, "prompt"),
+    ],
+    ids=str,
+)
+def test_completion_fields_at_fault_are_named(site: Site, fields: dict[str, Any], param: str) -> None:
+    response = site.post("/v1/completions", {"prompt": "the", **fields})
+    error = error_of(response)
+    assert response.status_code == 400 and error["param"] == param
+    assert param.split("[")[0].split(".")[0] in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 500}, "top_logprobs"),
+        ({"logprobs": 5}, "logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"echo": True}, "echo"),
+    ],
+    ids=str,
+)
+def test_chat_fields_at_fault_are_named(site: Site, fields: dict[str, Any], param: str) -> None:
+    response = site.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], **fields})
+    assert response.status_code == 400 and error_of(response)["param"] == param
+
+
+def test_a_required_field_that_is_missing(site: Site) -> None:
+    for path, param in (("/v1/completions", "prompt"), ("/v1/chat/completions", "messages"), ("/detokenize", "tokens")):
+        error = error_of(site.post(path, {}))
+        assert (error["param"], error["code"]) == (param, "missing_required_parameter")
+
+
+def test_too_long_says_the_numbers(site: Site) -> None:
+    response = site.complete([[70] * 300], max_tokens=7)
+    error = error_of(response)
+    assert response.status_code == 400 and error["code"] == "context_length_exceeded"
+    assert all(number in error["message"] for number in ("300", "7", "256"))
+    assert error_of(site.chat("a" * 400))["code"] == "context_length_exceeded"
+
+
+def test_an_unknown_model_is_not_found(site: Site) -> None:
+    for response in (site.complete("x", model="gpt"), site.chat("x", model="gpt"), site.http.get("/v1/models/gpt")):
+        assert response.status_code == 404 and error_of(response)["code"] == "model_not_found"
+    assert site.complete("x", model="tiny", max_tokens=1).status_code == 200
+
+
+BAD_BODIES = {
+    "empty": b"",
+    "cut": b'{"prompt": "x"',
+    "not an object": b'["x"]',
+    "NaN": b'{"prompt": "x", "temperature": NaN}',
+    "infinity": b'{"prompt": "x", "temperature": 1e999}',
+    "twice": b'{"prompt": "x", "prompt": "y"}',
+    "twice inside": b'{"prompt": "x", "logit_bias": {"5": 1, "5": 2}}',
+    "lone surrogate": b'{"prompt": "\\ud800"}',
+    "encoded surrogate": b'{"prompt": "\xed\xa0\x80"}',
+    "not UTF-8": b'{"prompt": "\xff"}',
+    "UTF-16": '{"prompt": "x"}'.encode("utf-16"),
+    "deep": b"[" * 100_000,
+    "deep inside": b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "trailing": b'{"prompt": "x"} {}',
+    "long number": b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+def test_bodies_that_are_no_usable_json(site: Site, path: str, name: str) -> None:
+    response = site.post(path, content=BAD_BODIES[name], headers=JSON)
+    assert response.status_code == 400
+    error_of(response)
+
+
+def test_only_json_is_read(site: Site) -> None:
+    """Any web page may post text/plain to a server on the same machine; JSON it may not."""
+    for headers in ({"content-type": "text/plain"}, {}):
+        response = site.post("/v1/completions", content=b'{"prompt": "x"}', headers=headers)
+        assert response.status_code == 415 and error_of(response)["code"] == "unsupported_media_type"
+    with_charset = {"content-type": "application/json; charset=utf-8"}
+    assert site.post("/tokenize", content=b'{"prompt": "x"}', headers=with_charset).status_code == 200
+
+
+def test_bodies_have_a_limit(site: Site) -> None:
+    claimed = site.post("/v1/completions", content=b" " * (33 << 20), headers=JSON)
+    assert claimed.status_code == 413 and error_of(claimed)["code"] == "body_too_large"
+
+    def pieces() -> Any:
+        for _ in range(33):
+            yield b" " * (1 << 20)
+
+    assert site.post("/tokenize", content=pieces(), headers=JSON).status_code == 413
+
+
+def test_unknown_paths_and_methods(site: Site) -> None:
+    missing, wrong = site.http.get("/v1/nothing"), site.http.get("/v1/completions")
+    assert missing.status_code == 404 and error_of(missing)["code"] == "unknown_url"
+    assert wrong.status_code == 405 and wrong.headers["allow"] == "POST" and error_of(wrong)
+    assert site.http.head("/version").status_code == 200
+
+
+def test_a_streamed_request_is_refused_before_the_stream(site: Site) -> None:
+    for response in (
+        site.complete("x", stream=True, n=0),
+        site.complete([[70] * 300], stream=True),
+        site.chat("x", stream=True, model="gpt"),
+    ):
+        assert 400 <= response.status_code < 500
+        error_of(response)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def bodies(kind: Any, **base: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Bodies with some fields of `kind` set to anything."""
+    fields = st.dictionaries(st.sampled_from(sorted(kind.model_fields)), values, max_size=3)
+    return fields.map(lambda given: {**base, "max_tokens": 2, "n": 1, **given})
+
+
+MESSAGES = [{"role": "user", "content": "x"}]
+requests = st.one_of(
+    st.tuples(st.just("/v1/completions"), bodies(CompletionRequest, prompt="x")),
+    st.tuples(st.just("/v1/chat/completions"), bodies(ChatRequest, messages=MESSAGES)),
+    st.tuples(st.just("/tokenize"), bodies(TokenizeRequest, prompt="x")),
+)
+
+
+@given(requests)
+@settings(deadline=None)
+def test_no_body_is_the_servers_fault(site: Site, request: tuple[str, dict[str, Any]]) -> None:
+    path, body = request
+    response = site.post(path, content=json.dumps(body).encode("utf-8"), headers=JSON)
+    if response.status_code != 200:
+        assert 400 <= response.status_code < 500, response.text
+        error_of(response)
+    elif response.headers["content-type"] == "application/json":
+        assert response.json()
+
+
+messages = st.lists(
+    st.dictionaries(
+        st.sampled_from(["role", "content", "name", "tool_calls", "tool_call_id"]),
+        st.sampled_from(["user", "assistant", "tool"]) | values,
+        max_size=4,
+    ),
+    max_size=3,
+)
+
+
+@given(messages)
+@settings(deadline=None)
+def test_no_conversation_is_the_servers_fault(site: Site, messages: list[dict[str, Any]]) -> None:
+    response = site.chat(messages, max_tokens=1)
+    assert response.status_code in (200, 400), response.text
+    if response.status_code == 400:
+        error_of(response)
