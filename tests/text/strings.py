@@ -2,6 +2,8 @@
 
 from hypothesis import strategies as st
 
+from tests.text.vocabularies import CONTROLS, USER_DEFINED
+
 ODD = (
     "",
     "a",
@@ -26,22 +28,7 @@ ODD = (
     "!!!???...--- http://x.y/z?q=1&b=2#frag",
 )
 _PIECES = st.sampled_from(
-    [
-        "<|im_end|>",
-        "<|im_start|>",
-        "<|",
-        "|>",
-        "im_end",
-        "<s>",
-        "</s>",
-        "<tool>",
-        "  ",
-        "\r\n",
-        "'s",
-        "'LL",
-        "12",
-        "\u2581",
-    ]
+    [*CONTROLS, "<|", "|>", "im_end", "<s>", "</s>", USER_DEFINED, "  ", "\r\n", "'s", "'LL", "12", "\u2581"]
 )
 texts = st.lists(st.one_of(_PIECES, st.text(max_size=6), st.sampled_from(ODD)), max_size=8).map("".join)
 """Any text that has a UTF-8 form, rich in what tokenizers treat specially."""

@@ -20,6 +20,7 @@ _STOPS = st.lists(
     st.sampled_from(["a", "ab", "abc", "b a", "\n", " ", "\U0001f60a", "\ufffd", "zz", "bca", "ab\n"]), max_size=3
 )
 _CUTS = st.lists(st.integers(0, 99), max_size=8)
+_LOGPROBS = st.sampled_from([None, 0])
 
 
 @dataclass
@@ -45,9 +46,7 @@ def drain(params: SamplingParams, chunks: Sequence[Sequence[int]]) -> tuple[Outp
     return output, deltas
 
 
-@given(
-    ids=_IDS, stops=_STOPS, cuts=_CUTS, include=st.booleans(), logprobs=st.sampled_from([None, 0]), skip=st.booleans()
-)
+@given(ids=_IDS, stops=_STOPS, cuts=_CUTS, include=st.booleans(), logprobs=_LOGPROBS, skip=st.booleans())
 def test_output_does_not_depend_on_how_tokens_came(
     ids: list[int], stops: list[str], cuts: list[int], include: bool, logprobs: int | None, skip: bool
 ) -> None:

@@ -69,12 +69,12 @@ class ChatTemplate:
         return text if after.startswith(" ") else text.rstrip()  # it trims messages, so it would have trimmed this one
 
     def _run(self, variables: Mapping[str, Any]) -> str:
-        from octavo.text.sandbox import step_counter
+        from octavo.text.sandbox import metered
 
         chunks: list[str] = []
         size = 0
         try:
-            for chunk in self._template.generate({**self.special_tokens, **variables, **step_counter()}):
+            for chunk in self._template.generate({**self.special_tokens, **variables, **metered()}):
                 size += len(chunk)
                 if size > MAX_PROMPT_CHARS:
                     raise TemplateError(f"the prompt is longer than {MAX_PROMPT_CHARS} characters")

@@ -1,7 +1,7 @@
 """Where chat templates run: Jinja2's sandbox with what Transformers gives templates, and bounds on what they may use.
 
 A template is code from whoever made the model. The sandbox keeps it from Python's internals; the bounds here keep one
-render to a known number of loop rounds and calls, and every text and list that it makes to a known size.
+render to a known number of loop rounds and calls and to a known time, and all that it makes to a known size.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sized
 from datetime import datetime
 from functools import wraps
+from time import thread_time
 from typing import Any
 
 from jinja2 import nodes, pass_context
@@ -21,9 +22,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_STEPS = 1_000_000
 """Loop rounds of one render; a call counts as ten."""
+MAX_CPU_S = 5.0
+"""Processor time of one render, looked at every few steps: a busy machine changes nothing."""
 MAX_SIZE = 16 * 1024 * 1024
-"""Characters of a text, items of a list, bits of a number."""
-_STEPS = "steps taken"  # a variable's name that no template can write
+"""Characters of a text, items of a list."""
+MAX_BITS = 10_000
+"""Of a whole number."""
+_METER = "meter of this render"
+"""A variable's name that no template can write."""
 
 
 def environment(now: Callable[[], datetime]) -> "Sandbox":
@@ -66,7 +72,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return tree
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore
-        count_steps(context, 10)
+        context.parent[_METER].spend(10)
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         owner, check = getattr(method, "__self__", None), _METHODS.get(getattr(method, "__name__", ""))
         if isinstance(owner, str) and check is not None:
@@ -95,22 +101,35 @@ def _filtered(node: Any, name: str) -> nodes.Filter:
 # --- the bounds
 
 
-def count_steps(context: Context, count: int) -> None:
-    steps: list[int] = context.parent[_STEPS]
-    steps[0] += count
-    if steps[0] > MAX_STEPS:
-        raise SecurityError(f"the template takes more than {MAX_STEPS} steps")
+class Meter:
+    """What one render has used."""
+
+    __slots__ = ("_end_s", "_look_at", "_steps")
+
+    def __init__(self) -> None:
+        self._steps = self._look_at = 0
+        self._end_s = thread_time() + MAX_CPU_S
+
+    def spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise SecurityError(f"the template takes more than {MAX_STEPS} steps")
+        if self._steps >= self._look_at:
+            self._look_at = self._steps + 64  # reading the clock costs as much as a few steps
+            if thread_time() > self._end_s:
+                raise SecurityError(f"the template takes more than {MAX_CPU_S:g} s")
 
 
-def step_counter() -> dict[str, list[int]]:
-    """The variable that one render counts its steps in."""
-    return {_STEPS: [0]}
+def metered() -> dict[str, Meter]:
+    """The variable that one render keeps its account in."""
+    return {_METER: Meter()}
 
 
 @pass_context
 def _counted(context: Context, items: Iterable[Any]) -> Iterator[Any]:
+    meter: Meter = context.parent[_METER]
     for item in items:
-        count_steps(context, 1)
+        meter.spend(1)
         yield item
 
 
@@ -120,9 +139,9 @@ def bounded(value: Any) -> Any:
     return value
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_SIZE:
-        raise SecurityError(f"the template makes something of size {size}; the limit is {MAX_SIZE}")
+def _check_size(size: int, limit: int = MAX_SIZE) -> None:
+    if size > limit:
+        raise SecurityError(f"the template makes something of size {size}; the limit is {limit}")
 
 
 def _check_sum(left: Any, right: Any) -> None:
@@ -135,12 +154,12 @@ def _check_product(left: Any, right: Any) -> None:
         if isinstance(one, str | list | tuple) and isinstance(other, int):
             _check_size(len(one) * max(other, 0))
     if isinstance(left, int) and isinstance(right, int):
-        _check_size(left.bit_length() + right.bit_length())
+        _check_size(left.bit_length() + right.bit_length(), MAX_BITS)
 
 
 def _check_power(left: Any, right: Any) -> None:
     if isinstance(left, int) and isinstance(right, int):
-        _check_size(left.bit_length() * abs(right))
+        _check_size(left.bit_length() * abs(right), MAX_BITS)
 
 
 def _check_modulo(left: Any, *_: Any, **__: Any) -> None:

@@ -106,19 +106,18 @@ _KINDS: dict[str, Callable[[Vocabulary], Parts]] = {"gpt2": _byte_level, "llama"
 
 
 def merges_by_score(ids: Mapping[str, int], scores: tuple[float, ...]) -> list[tuple[str, str]]:
-    """All ways to make one token of two, the best token first.
+    """All ways to make one token of two: those of the best token first, and of one token by the id of the left half.
 
-    Of several ways to make tokens of one score, longer halves come first; else those with lower ids.
+    That is the order of the merges in the `tokenizer.json` files that were made from SentencePiece models.
     """
-    found: list[tuple[float, int, int, int, int, str, str]] = []
+    found: list[tuple[float, int, int, str, str]] = []
     for token, token_id in ids.items():
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]
             if left in ids and right in ids:
-                key = (-scores[token_id], -cut, cut - len(token), token_id, ids[left])
-                found.append((*key, left, right))
+                found.append((-scores[token_id], token_id, ids[left], left, right))
     found.sort()
-    return [(left, right) for *_, left, right in found]
+    return [(left, right) for _, _, _, left, right in found]
 
 
 def _assemble(
