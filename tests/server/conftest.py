@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.models.checkpoint import Checkpoint
-from tests.server.site import Site, running, tiny_checkpoint
+from tests.server.site import Gate, Site, backend_of, running, tiny_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +17,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def site(checkpoint: Checkpoint) -> Iterator[Site]:
     with running(checkpoint) as site:
         yield site
+
+
+@pytest.fixture
+def gated(checkpoint: Checkpoint) -> Iterator[tuple[Site, Gate]]:
+    """A server of its own whose engine computes a step only when the gate lets it. Two choices run at once."""
+    gate = Gate(backend_of(checkpoint))
+    with running(checkpoint, backend=gate, max_num_seqs=2) as site:
+        yield site, gate
+        gate.open()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ import httpx
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.config.schema import Config, ServerConfig
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.ports import Backend, Capacity
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import Limits
 from octavo.engine.client import EngineFacts
@@ -44,15 +47,19 @@ def text_of(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate]:
     return tokenizer, ChatTemplate(checkpoint.vocabulary.chat_template, tokenizer.special_tokens)
 
 
-def replica_of(checkpoint: Checkpoint) -> Replica:
-    backend = ReferenceBackend(
+def backend_of(checkpoint: Checkpoint) -> ReferenceBackend:
+    return ReferenceBackend(
         checkpoint, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_model_len=MAX_MODEL_LEN, dequantize=dequantize
     )
+
+
+def replica_of(checkpoint: Checkpoint, backend: Backend, max_num_seqs: int = 64) -> Replica:
     limits = Limits(
         num_blocks=NUM_BLOCKS,
         block_size=BLOCK_SIZE,
         vocab_size=checkpoint.spec.vocab_size,
         max_model_len=MAX_MODEL_LEN,
+        max_num_seqs=max_num_seqs,
         eos_token_ids=checkpoint.vocabulary.eos_token_ids,
     )
     facts = EngineFacts(
@@ -66,6 +73,40 @@ def replica_of(checkpoint: Checkpoint) -> Replica:
         report=("threads: 1",),
     )
     return Replica(Scheduler(limits), backend, facts)
+
+
+class Gate:
+    """A backend that computes a step only when it is let: so a test can do something in the middle of a request."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._steps = threading.Semaphore(0)
+        self._open = False
+        self.failure: Exception | None = None
+        """Raised by the next step."""
+
+    def let(self, steps: int) -> None:
+        """Lets this many more steps happen."""
+        self._steps.release(steps)
+
+    def open(self) -> None:
+        """From now on nothing is held."""
+        self._open = True
+        self._steps.release()
+
+    def capacity(self) -> Capacity:
+        return self._backend.capacity()
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if not self._open:
+            assert self._steps.acquire(timeout=PATIENCE_S), "the test forgot to open the gate"
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        return self._backend.execute(plan)
+
+    def close(self) -> None:
+        self._backend.close()
 
 
 @dataclass
@@ -140,6 +181,15 @@ class Site:
         assert samples, f"no metric {name}"
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
+    @contextmanager
+    def opened(self, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
+        """A request over a bare socket, whose answer nobody reads; the connection ends with the block."""
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+        with socket.create_connection((self.http.base_url.host, self.http.base_url.port or 0), PATIENCE_S) as sock:
+            sock.sendall(head.encode() + b"\r\n\r\n" + data)
+            yield sock
+
     def until(self, happened: Callable[[], bool]) -> None:
         """Returns once it has happened; fails where it does not."""
         for _ in range(PATIENCE_S * 100):
@@ -150,9 +200,20 @@ class Site:
 
 
 @contextmanager
-def running(checkpoint: Checkpoint, config: Config | None = None, build: Any = None) -> Iterator[Site]:
-    """A server with an engine of its own, in another thread, until the end of the block."""
+def running(
+    checkpoint: Checkpoint,
+    config: Config | None = None,
+    *,
+    backend: Backend | None = None,
+    max_num_seqs: int = 64,
+    load: Callable[[Callable[[str], None]], None] | None = None,
+) -> Iterator[Site]:
+    """A server with an engine of its own, in another thread, until the end of the block.
+
+    It is ready, unless `load` is given: that is called in the engine, with its way to report, before it is.
+    """
     config = config or Config(server=ServerConfig(port=0))
+    replica = replica_of(checkpoint, backend or backend_of(checkpoint), max_num_seqs)
     tokenizer, template = text_of(checkpoint)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -162,7 +223,13 @@ def running(checkpoint: Checkpoint, config: Config | None = None, build: Any = N
         return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
 
     sock = listen(config.server)
-    client = InProcessClient(build or (lambda payload, report: replica_of(checkpoint)))
+
+    def build(payload: bytes, report: Callable[[str], None]) -> Replica:
+        if load is not None:
+            load(report)
+        return replica
+
+    client = InProcessClient(build)
     app = build_app(client, tokenizer, template, config)
     site = Site(app, url_of(config.server, sock), run, tokenizer)
     stop = asyncio.Event()
@@ -175,7 +242,8 @@ def running(checkpoint: Checkpoint, config: Config | None = None, build: Any = N
 
     living = asyncio.run_coroutine_threadsafe(live(), loop)
     try:
-        site.until(lambda: site.http.get("/health/ready").status_code == 200 or living.done())
+        path = "/health/ready" if load is None else "/health"
+        site.until(lambda: site.http.get(path).status_code == 200 or living.done())
         yield site
     finally:
         site.http.close()

@@ -1,0 +1,191 @@
+"""Clients that leave, engines that fail, prompts that take long: what the others then see."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo.core.types import FinishReason
+from octavo.models.checkpoint import Checkpoint
+from tests.server.site import PATIENCE_S, Gate, Site, running
+
+LONG = {"prompt": "the", "max_tokens": 200, "ignore_eos": True}
+Gated = tuple[Site, Gate]
+
+
+def aborted(site: Site) -> int:
+    return site.app.service.meters.finished[FinishReason.ABORT]
+
+
+def idle(site: Site) -> bool:
+    state = site.app.service.meters.gauges
+    waiting = site.app.service.meters.num_waiting
+    return site.app.service.duty.in_flight == 0 and state.num_running == 0 and waiting == 0 and state.blocks_leased == 0
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_running_request_ends_with_its_connection(gated: Gated, stream: bool, n: int) -> None:
+    site, gate = gated
+    with site.opened("/v1/completions", {**LONG, "stream": stream, "n": n}):
+        gate.let(3)
+        site.until(lambda: site.app.service.meters.generation_tokens >= 3 * n)
+    site.until(lambda: site.app.service.duty.in_flight == 0)
+    gate.open()
+    site.until(lambda: idle(site))
+    assert aborted(site) == n
+    assert site.app.service.meters.generation_tokens < 10 * n
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_queued_request_ends_with_its_connection(gated: Gated, stream: bool) -> None:
+    """It never gets a step: those before it hold both places until it is gone."""
+    site, gate = gated
+    with site.opened("/v1/completions", {**LONG, "n": 2}):
+        site.until(lambda: site.app.service.meters.num_waiting == 1)
+        with site.opened("/v1/completions", {**LONG, "stream": stream}):
+            gate.let(2)
+            site.until(lambda: site.app.service.duty.in_flight == 2)
+        site.until(lambda: site.app.service.duty.in_flight == 1)
+    gate.open()
+    site.until(lambda: idle(site))
+    assert aborted(site) == 3
+
+
+def test_all_prompts_of_a_request_end_with_its_connection(gated: Gated) -> None:
+    site, gate = gated
+    with site.opened("/v1/completions", {**LONG, "prompt": ["a", "b", "c", "d"]}):
+        gate.let(2)
+        site.until(lambda: site.app.service.meters.generation_tokens >= 2)
+    gate.open()
+    site.until(lambda: idle(site))
+    assert aborted(site) == 4
+
+
+def in_thread(work: Callable[[], httpx.Response]) -> Callable[[], httpx.Response]:
+    """Starts `work` in a thread; calling the result waits for what it returns."""
+    result: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: result.append(work()))
+    thread.start()
+
+    def wait() -> httpx.Response:
+        thread.join(60)
+        return result[0]
+
+    return wait
+
+
+def test_a_silent_stream_is_kept_alive(gated: Gated) -> None:
+    """Comments come while the first step takes long, and the text is not changed by them."""
+    site, gate = gated
+    site.app.service.keep_alive_s = 0.02
+    with site.opened("/v1/completions", {**LONG, "stream": True}) as sock:
+        head = b""
+        while head.count(b": keep-alive\n\n") < 2:
+            head += sock.recv(4096)
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n") and b"data:" not in head
+        gate.let(1)
+        while b"data:" not in head:
+            head += sock.recv(4096)
+
+
+def test_a_failed_step_has_a_status_before_the_first_token(gated: Gated) -> None:
+    site, gate = gated
+    for stream in (False, True):
+        gate.failure = RuntimeError("the kernel tripped")
+        gate.let(1)
+        response = site.complete("the", stream=stream)
+        assert response.status_code == 500
+        assert "the kernel tripped" in response.json()["error"]["message"]
+    gate.open()
+    assert site.complete("the", max_tokens=2).status_code == 200
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_failed_step_ends_a_stream_with_an_error_and_nothing_else(gated: Gated, n: int) -> None:
+    site, gate = gated
+    wait = in_thread(lambda: site.complete("the", stream=True, max_tokens=50, ignore_eos=True, n=n))
+    gate.let(3)
+    site.until(lambda: site.app.service.meters.generation_tokens >= 3 * n)
+    gate.failure = RuntimeError("the kernel tripped")
+    gate.let(1)
+    streamed = site.stream(wait())
+    assert streamed.status == 200 and not streamed.done
+    assert [error["code"] for error in streamed.errors] == ["generation_failed"]
+    assert streamed.errors == [streamed.chunks[-1]["error"]]
+    assert all(streamed.finish(index) == [] for index in range(n))
+
+
+def die(site: Site) -> None:
+    async def close() -> None:
+        await site.app.service.client.close()
+
+    site.run(close())
+
+
+def test_a_dead_engine_is_said_to_everybody(gated: Gated) -> None:
+    site, gate = gated
+    waits = [in_thread(lambda stream=stream: site.complete("the", stream=stream, max_tokens=50)) for stream in (False, True)]
+    site.until(lambda: site.app.service.duty.in_flight == 2)
+    gate.open()
+    die(site)
+    responses = [wait() for wait in waits]
+    responses += [site.complete("the"), site.chat("the", stream=True), site.http.get("/health"), site.http.get("/v1/models")]
+    for response in responses:
+        assert response.status_code == 503 or site.stream(response).errors
+        assert "engine" in response.text
+    assert site.http.get("/health/ready").status_code == 503
+    assert site.http.get("/metrics").status_code == 200
+
+
+def test_a_stuck_engine_is_unhealthy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert site.http.get("/health").status_code == 200
+    monkeypatch.setattr("octavo.server.service.LIVENESS_S", -1.0)
+    assert site.http.get("/health").status_code == 503
+    assert site.http.get("/health/ready").json()["error"]["code"] == "engine_stuck"
+
+
+def test_a_stop_string_ends_the_work_in_the_engine(gated: Gated) -> None:
+    """The engine, which knows no text, would go on to max_tokens."""
+    site, gate = gated
+    gate.open()
+    letter = site.tokenizer.encode("a")
+    forced: dict[str, Any] = {"allowed_token_ids": letter, "max_tokens": 200, "stop": "aaa"}
+    answer = site.complete("the", **forced).json()
+    assert answer["choices"][0]["stop_reason"] == "aaa" and answer["usage"]["completion_tokens"] == 3
+    site.until(lambda: idle(site))
+    meters = site.app.service.meters
+    assert (meters.finished[FinishReason.STOP], aborted(site)) == (1, 0)
+    assert meters.generation_tokens < 100
+
+
+def test_requests_before_the_engine_is_ready(checkpoint: Checkpoint) -> None:
+    """Alive, not ready, and every other answer says what it is doing."""
+    loaded = threading.Event()
+
+    def load(report: Callable[[str], None]) -> None:
+        report("packing weights (40 %)")
+        assert loaded.wait(PATIENCE_S)
+
+    with running(checkpoint, load=load) as site:
+        site.until(lambda: "packing" in site.http.get("/health/ready").text)
+        assert site.http.get("/health").status_code == site.http.get("/metrics").status_code == 200
+        for response in (site.http.get("/v1/models"), site.complete("x"), site.chat("x")):
+            error = response.json()["error"]
+            assert response.status_code == 503 and error["code"] == "loading"
+            assert "packing weights (40 %)" in error["message"] and response.headers["retry-after"]
+        loaded.set()
+        site.until(lambda: site.http.get("/health/ready").status_code == 200)
+        assert site.complete("x", max_tokens=1).status_code == 200
+
+
+def test_the_answer_for_a_client_that_is_there(gated: Gated) -> None:
+    """A half-open request is not mistaken for one that has gone."""
+    site, gate = gated
+    wait = in_thread(lambda: site.complete("the", max_tokens=4, ignore_eos=True))
+    gate.let(4)
+    assert wait().json()["usage"]["completion_tokens"] == 4
+
+
