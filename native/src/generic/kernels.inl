@@ -1,6 +1,6 @@
-// All of one instruction set: its vocabulary must be in scope. Included once by each isa/*/kernels.cpp.
-#include "attention.inl"
+// All of one instruction set: its vocabulary must be in scope. Included once by each isa/*/kernels.cpp. Order matters.
 #include "math.inl"
-#include "matmul.inl"
 #include "rows.inl"
+#include "matmul.inl"
+#include "attention.inl"
 #include "sample.inl"

@@ -6,8 +6,8 @@
 
 namespace octavo::avx512 {
 namespace {
-#include "../../generic/kernels.inl"
 #include "simd.h"
+#include "../../generic/kernels.inl"
 }  // namespace
 
 extern const Kernels table;

@@ -4,8 +4,8 @@
 
 namespace octavo::scalar {
 namespace {
-#include "../../generic/kernels.inl"
 #include "simd.h"
+#include "../../generic/kernels.inl"
 }  // namespace
 
 extern const Kernels table;
