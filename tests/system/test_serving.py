@@ -1,0 +1,143 @@
+"""What a served model owes its clients: their own answers, alone or together, and a server that outlives bad input."""
+
+import json
+import os
+import subprocess
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.system.serving import EXIT_S, MODEL, Served, command, serving
+
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+LONG = "The river runs through the valley and past the mill. " * 30
+
+
+def ask(server: Served, content: str, **fields: object) -> openai.types.chat.ChatCompletion:
+    fields = {"temperature": 0, "max_tokens": 12, **fields}
+    messages = [{"role": "user", "content": content}]
+    with server.client() as client:
+        return client.chat.completions.create(model=MODEL, messages=messages, **fields)
+
+
+def text_of(answer: openai.types.chat.ChatCompletion) -> str:
+    return answer.choices[0].message.content or ""
+
+
+def get(url: str) -> tuple[int, str]:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return response.status, response.read().decode()
+
+
+def post(url: str, body: dict[str, object]) -> dict[str, object]:
+    headers = {"Content-Type": "application/json"}
+    with urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=30
+    ) as response:
+        return json.load(response)
+
+
+def test_the_capital_of_france_streamed_and_not(server: Served) -> None:
+    with server.client() as client:
+        fields = {"model": client.models.list().data[0].id, "messages": FRANCE, "temperature": 0, "max_tokens": 40}
+        whole = client.chat.completions.create(**fields)
+        chunks = list(client.chat.completions.create(**fields, stream=True))
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "Paris" in text_of(whole)
+    assert "".join(pieces) == text_of(whole)
+    assert len(pieces) > 3
+
+
+def test_many_clients_at_once_each_get_the_answer_they_get_alone(server: Served) -> None:
+    questions = [f"Ticket {7919 * number % 99991}: repeat the number of this ticket." for number in range(1, 33)]
+    with ThreadPoolExecutor(len(questions)) as clients:
+        together = list(clients.map(lambda question: text_of(ask(server, question)), questions))
+    alone = [text_of(ask(server, question)) for question in questions]
+    assert together == alone
+    assert len(set(alone)) > len(questions) // 2
+
+
+def test_the_second_of_two_equal_prompts_is_cached(server: Served) -> None:
+    first, second = ask(server, f"First. {LONG}"), ask(server, f"First. {LONG}")
+    assert first.usage.prompt_tokens == second.usage.prompt_tokens > 300
+    assert first.usage.prompt_tokens_details.cached_tokens < 64
+    assert second.usage.prompt_tokens_details.cached_tokens > 250
+    assert text_of(first) == text_of(second)
+
+
+def test_a_prompt_longer_than_the_token_budget_is_answered_the_same(server: Served, default_model: Path) -> None:
+    limits = ("--max-num-batched-tokens", "64", "--max-num-seqs", "8", "--max-model-len", "2048")
+    with serving(str(default_model), *limits) as small:
+        assert text_of(ask(small, LONG)) == text_of(ask(server, LONG))
+
+
+BAD = {
+    "an empty list of ids": {"prompt": []},
+    "an id past the vocabulary": {"prompt": [10**6]},
+    "a negative id": {"prompt": [-1]},
+    "a prompt past the context": {"prompt": [17] * 9000},
+    "a temperature below zero": {"prompt": "x", "temperature": -1},
+    "no tokens at all": {"prompt": "x", "max_tokens": 0, "n": 0},
+    "no prompt": {},
+}
+
+
+@pytest.mark.parametrize("fields", BAD.values(), ids=BAD.keys())
+def test_a_bad_request_says_why_and_the_server_lives_on(server: Served, fields: dict[str, object]) -> None:
+    with server.client() as client, pytest.raises(openai.BadRequestError) as refused:
+        client.post("/completions", body=fields, cast_to=object)
+    assert refused.value.body["message"]
+    assert get(f"{server.url}/health")[0] == 200
+    assert "Paris" in text_of(ask(server, FRANCE[0]["content"]))
+
+
+def test_tokens_and_back(server: Served) -> None:
+    text = "naïve café, 東京 🗼"
+    ids = post(f"{server.url}/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+    assert post(f"{server.url}/detokenize", {"tokens": ids})["prompt"] == text
+
+
+def test_metrics_and_version_answer(server: Served) -> None:
+    assert json.loads(get(f"{server.url}/version")[1])["version"]
+    assert "vllm:num_requests_running" in get(f"{server.url}/metrics")[1]
+
+
+def failing(*arguments: str) -> str:
+    """What the command says when it cannot do what it was asked; it must not succeed, hang, or show a traceback."""
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=EXIT_S)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    assert "nowhere.gguf" in failing("serve", str(tmp_path / "nowhere.gguf"), "--port", "0")
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 100], ids=["empty", "cut off", "else"])
+def test_a_broken_file_is_said(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(content)
+    assert "broken.gguf" in failing("serve", str(file), "--port", "0")
+
+
+def test_a_port_in_use_is_said(server: Served, default_model: Path) -> None:
+    assert str(server.port) in failing("serve", str(default_model), "--port", str(server.port))
+
+
+def test_the_engine_dies_with_its_server_and_the_server_ends_well(default_model: Path) -> None:
+    with serving(str(default_model), "--max-model-len", "1024") as server:
+        engines = engine_processes(server.process.pid)
+        assert len(engines) == 1
+        server.process.terminate()
+        assert server.process.wait(EXIT_S) == 0
+    assert not [pid for pid in engines if os.path.exists(f"/proc/{pid}")]
+
+
+def engine_processes(parent: int) -> list[int]:
+    """The children of `parent` that are engines."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if b"\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
