@@ -1,0 +1,58 @@
+"""Paged attention on every instruction set: right within its bounds, blind to blocks, batches and unwritten memory."""
+
+import numpy as np
+import pytest
+
+from tests.kernels.cases import ISAS, AttendCase
+
+KV_DTYPES = ("float32", "float16", "bfloat16")
+SHAPES = [
+    AttendCase("", 16, rows, heads, kv_heads, head_dim, rope_dim)
+    for rows, heads, kv_heads, head_dim, rope_dim in [
+        (1, 3, 1, 16, 16),
+        (70, 9, 3, 64, 64),
+        (37, 4, 4, 80, 80),
+        (33, 14, 2, 32, 16),
+        (66, 2, 1, 128, 0),
+    ]
+]
+
+
+def with_dtype(case: AttendCase, kv_dtype: str, block_size: int = 16) -> AttendCase:
+    return AttendCase(kv_dtype, block_size, case.rows, case.heads, case.kv_heads, case.head_dim, case.rope_dim)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_attention_is_within_the_bound_of_its_cache_format(shape: AttendCase, kv_dtype: str, isa: str):
+    """The cache is full of NaN where nothing was written, so a read of it would show."""
+    case = with_dtype(shape, kv_dtype)
+    qkv = case.qkv()
+    expected, bound = case.expected(qkv)
+    error = np.abs(case.run(isa, qkv, rows_at_once=3) - expected)
+    assert (error <= bound).all(), f"worst error is {np.nanmax(error / bound):.2f} of its bound"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_bits_do_not_depend_on_block_size_block_order_or_how_rows_are_grouped(kv_dtype: str, isa: str):
+    shape = AttendCase(kv_dtype, 16, 75, 6, 2, 32, 32)
+    qkv = shape.qkv()
+    first = shape.run(isa, qkv, rows_at_once=1)
+    for block_size in (8, 16, 32, 64, 128):
+        for rows_at_once, seed in ((1, 1), (4, 2), (6, 3)):
+            again = with_dtype(shape, kv_dtype, block_size).run(isa, qkv, rows_at_once=rows_at_once, seed=seed)
+            assert again.tobytes() == first.tobytes(), (block_size, rows_at_once)
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "scalar"])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_long_contexts_are_merged_from_splits(kv_dtype: str, isa: str):
+    """1,100 keys are three splits of 512; each row's own last split is partial."""
+    case = AttendCase(kv_dtype, 16, 1100, 2, 1, 16, 16)
+    qkv = case.qkv()
+    expected, bound = case.expected(qkv)
+    out = case.run(isa, qkv, rows_at_once=6)
+    assert (np.abs(out - expected) <= bound).all()
+    assert out.tobytes() == case.run(isa, qkv, rows_at_once=2, seed=5).tobytes()
