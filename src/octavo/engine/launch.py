@@ -37,6 +37,7 @@ class ProcessClient(RemoteClient):
         self._process.kill()
         self._process.wait()
         self._words.join()
+        self._sock.close()
 
     @property
     def pid(self) -> int:
