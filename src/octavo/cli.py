@@ -175,6 +175,7 @@ _EXPECTED = {
     "octavo.engine.memory": "MemoryPlanError",
     "octavo.loaders.errors": "LoadError",
     "octavo.models.fields": "ModelError",
+    "octavo.server.lifecycle": "CannotListen",
     "octavo.text.chat": "TemplateError",
     "octavo.tools.partner": "AnswerRefused",
 }

@@ -223,7 +223,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(
     talk(partner, talked, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True), impatient)
     first, second = (message["content"] for message in talked.turns if message["role"] == "assistant")
     assert first == "".join(shown[0]) and second == "".join(shown[1])
-    assert len(first) < len(second)
+    assert len(shown[0]) == 1 and len(first) < len(second)
     assert "(stopped)" in capsys.readouterr().err
 
 

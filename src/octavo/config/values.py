@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Iterable
-from decimal import Decimal
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Any
 
 from octavo.config.schema import ConfigError, Setting, check_value
@@ -32,8 +32,8 @@ def parse_count(text: str) -> int | None:
     factor = match and SUFFIXES.get(_folded(match[2]))
     if not match or not factor:
         return None
-    number = Decimal(match[1]) * factor
-    return int(number) if number == number.to_integral_value() else None
+    number = Fraction(match[1].replace("_", "")) * factor
+    return int(number) if number.denominator == 1 else None
 
 
 def _folded(suffix: str) -> str:

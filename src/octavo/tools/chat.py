@@ -58,14 +58,14 @@ def talk(partner: Partner, conversation: Conversation, params: SamplingParams, p
 def answer(
     partner: Partner, conversation: Conversation, line: str, params: SamplingParams, painter: Painter
 ) -> RequestOutput | None:
-    """One turn. A turn that failed is taken back, so that the next one can be better."""
+    """One turn. A turn without an answer is taken back, so that the next one can be better."""
     conversation.say("user", line)
     try:
         with painter() as show:
             output = partner.answer(conversation.messages, params, show)
-    except (AnswerRefused, GenerationError) as error:
+    except (AnswerRefused, GenerationError, KeyboardInterrupt) as error:
         conversation.turns.pop()
-        print(f"octavo: {error} (/clear begins anew)", file=sys.stderr)
+        print(f"octavo: {str(error) or 'interrupted'} (/clear begins anew)", file=sys.stderr)
         return None
     choice = output.outputs[0]
     conversation.say("assistant", choice.text)

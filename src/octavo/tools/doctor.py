@@ -8,7 +8,6 @@ import hashlib
 import importlib.metadata
 import platform
 import re
-import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -129,22 +128,13 @@ def check_memory(config: Config) -> Finding:
 
 def check_port(config: Config) -> Finding:
     """Could a server listen where it is told to?"""
-    host, port = config.server.host, config.server.port
+    from octavo.server.lifecycle import CannotListen, listen, url_of
+
     try:
-        _listen(host, port)
-    except OSError as error:
-        hint = "; `octavo serve --port N` takes another one" if error.errno and port else ""
-        return Finding(State.BROKEN, f"cannot listen on {host}:{port}: {error.strerror or error}{hint}")
-    return Finding(State.OK, f"{host}:{port} is free" if port else f"{host}, on a port that the system chooses")
-
-
-def _listen(host: str, port: int) -> None:
-    """Raises OSError where nothing can listen there."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
-        listener.bind(address)
-        listener.listen(1)
+        with listen(config.server) as sock:
+            return Finding(State.OK, f"{url_of(config.server, sock)} is free")
+    except CannotListen as error:
+        return Finding(State.BROKEN, str(error))
 
 
 def check_kernels(config: Config) -> Finding:

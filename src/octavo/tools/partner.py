@@ -108,10 +108,17 @@ async def _stream(client: EngineClient, request: Request, gathering: Gathering, 
                 shown = len(choice.text)
             if gathering.stopped:
                 break
+            if _cancelled():
+                await asyncio.sleep(0)  # raises: not a piece more, whatever has come already
     except asyncio.CancelledError:
         choice.finish_reason = "abort"
     client.cancel(request.request_id)  # harmless where it is over
     return gathering.output
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 Show = Callable[[str], None]
 """Given text that is to appear."""
@@ -21,13 +21,12 @@ def ignore(_: str) -> None:
 @contextmanager
 def status_line() -> Iterator[Show]:
     """One line that says what is going on, on a terminal, gone at the end; nothing elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield ignore
         return
-    with console.status("starting") as status:
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
         yield status.update
 
 
@@ -37,23 +36,36 @@ Progress = Callable[[int, int, str], None]
 
 @contextmanager
 def download_progress() -> Iterator[Progress]:
-    """A bar on a terminal, lines elsewhere; nothing at all where there is nothing to download."""
+    """A bar on a terminal, lines elsewhere; nothing at all, not even a loaded library, where nothing is downloaded."""
+    with ExitStack() as open_bars:
+        shown: list[Progress] = []
+
+        def show(done: int, total: int, text: str) -> None:
+            if not shown:
+                shown.append(open_bars.enter_context(_bar()) if sys.stderr.isatty() else progress_lines(_to_stderr))
+            shown[0](done, total, text)
+
+        yield show
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A line with a bar for each thing that is done."""
+    from rich import progress as rich
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield progress_lines(lambda line: print(line, file=sys.stderr, flush=True))
-        return
-    from rich import progress as rich_progress
-
     columns = (
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
-        rich_progress.DownloadColumn(binary_units=True),
-        rich_progress.TransferSpeedColumn(),
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.DownloadColumn(binary_units=True),
+        rich.TransferSpeedColumn(),
     )
-    with rich_progress.Progress(*columns, console=console, transient=True) as bar:
-        tasks: dict[str, rich_progress.TaskID] = {}
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, rich.TaskID] = {}
 
         def show(done: int, total: int, text: str) -> None:
             if text not in tasks:

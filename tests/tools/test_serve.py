@@ -1,0 +1,40 @@
+"""`octavo serve` where it cannot: one line and a status. What it serves is tested in tests/system."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from octavo.cli import USAGE, main
+from tests.tools.conftest import SMALL
+
+Capture = pytest.CaptureFixture[str]
+
+
+def refused(capsys: Capture, *words: str) -> str:
+    assert main(["serve", *SMALL, *words]) == USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = [line for line in captured.err.splitlines() if line.startswith("octavo: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_a_port_in_use(tiny_gguf: Path, capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        assert f"port {port} is in use" in refused(capsys, str(tiny_gguf), "--port", port)
+
+
+def test_a_model_that_is_not_there(capsys: Capture) -> None:
+    assert "none.gguf" in refused(capsys, "none.gguf", "--port", "0")
+
+
+def test_a_broken_file(tmp_path: Path, capsys: Capture) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(20))
+    assert "broken.gguf" in refused(capsys, str(broken), "--port", "0")
+
+
+def test_a_chat_template_that_is_not_there(tiny_gguf: Path, capsys: Capture) -> None:
+    assert "none.jinja" in refused(capsys, str(tiny_gguf), "--port", "0", "--chat-template", "none.jinja")
