@@ -2,10 +2,14 @@
 
 import json
 import unicodedata
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -282,6 +286,67 @@ def broken_vocabularies() -> dict[str, Vocabulary]:
 def test_broken_vocabularies_are_one_kind_of_error(name: str) -> None:
     with pytest.raises(TokenizerError):
         build_tokenizer(broken_vocabularies()[name])
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to everything in a JSON value, but of a long list or object only to the first few."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in islice(items, 12):
+        yield from places_in(item, (*path, key))
+
+
+def changed(source: bytes, changes: list[tuple[tuple[Any, ...], Any]]) -> bytes:
+    """The JSON with other values at these places, as far as they are still there."""
+    whole = json.loads(source)
+    for path, value in changes:
+        holder = whole
+        with suppress(KeyError, IndexError, TypeError):
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = value
+    return json.dumps(whole).encode()
+
+
+_PLACES = st.sampled_from(list(places_in(json.loads(small_sentencepiece().published))))
+_VALUES = st.sampled_from([None, 0, -1, 10**12, "", "a", [], {}, True, 1.5, "\u2581", {"type": "ByteLevel"}])
+
+
+@given(changes=st.lists(st.tuples(_PLACES, _VALUES), min_size=1, max_size=3))
+def test_a_damaged_tokenizer_json_works_or_is_one_kind_of_error(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    source = changed(small_sentencepiece().published, changes)
+    try:
+        tokenizer = build_tokenizer(Vocabulary(tokenizer_json=source, bos_token_id=1))
+    except TokenizerError as error:
+        assert str(error)
+    else:
+        tokenizer.decode(tokenizer.encode("The </s> fox", parse_special=True))
+
+
+_TOKENS = st.lists(st.text("ab\u0120<>", max_size=3), min_size=1, max_size=8).map(tuple)
+
+
+@given(
+    kind=st.sampled_from(["gpt2", "llama"]),
+    tokens=_TOKENS,
+    types=st.lists(st.integers(0, 7), max_size=8).map(tuple),
+    scores=st.lists(st.floats(-5, 5), max_size=8).map(tuple),
+    merges=st.lists(st.text("ab ", max_size=4), max_size=3).map(tuple),
+    unknown=st.none() | st.integers(-2, 9),
+)
+def test_damaged_tables_work_or_are_one_kind_of_error(
+    kind: str, tokens: Any, types: Any, scores: Any, merges: Any, unknown: int | None
+) -> None:
+    vocabulary = Vocabulary(
+        kind=kind, pre="smollm", tokens=tokens, token_types=types, scores=scores, merges=merges, unk_token_id=unknown
+    )
+    try:
+        tokenizer = build_tokenizer(vocabulary)
+    except TokenizerError as error:
+        assert str(error)
+    else:
+        assert all(0 <= token_id < len(tokens) for token_id in tokenizer.encode("ab <a> \u0120b", parse_special=True))
 
 
 def test_every_kind_in_the_table_builds() -> None:

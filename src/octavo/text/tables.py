@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from octavo.models.checkpoint import Vocabulary
 from octavo.text.pieces import byte_level_bytes, sentencepiece_bytes
@@ -12,6 +12,7 @@ from octavo.text.splits import SPLITS, Split
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
+_T = TypeVar("_T")
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5  # GGUF token types
 
 
@@ -74,7 +75,7 @@ def _byte_level(vocabulary: Vocabulary) -> Parts:
         known = ", ".join(sorted(SPLITS))
         raise TokenizerError(f"pre-tokenizer {vocabulary.pre!r} (tokenizer.ggml.pre) is not supported; known: {known}")
     merges = _pairs(vocabulary.merges)
-    model = _guarded(
+    model = guarded(
         lambda: models.BPE(vocab=_ids(vocabulary.tokens), merges=merges, ignore_merges=split.ignore_merges), "merges"
     )
     return _assemble(vocabulary, model, _normalizer(split), _pre_tokenizer(split), byte_level_bytes, drops_space=False)
@@ -92,7 +93,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> Parts:
     else:
         raise TokenizerError(f"{len(vocabulary.tokens)} tokens but {len(vocabulary.scores)} scores, and no merges")
     unknown = None if vocabulary.unk_token_id is None else _token_at(vocabulary, vocabulary.unk_token_id)
-    model = _guarded(
+    model = guarded(
         lambda: models.BPE(vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True), "merges"
     )
     spaces = normalizers.Replace(" ", "\u2581")
@@ -216,12 +217,16 @@ def _token_at(vocabulary: Vocabulary, token_id: int) -> str:
     return vocabulary.tokens[token_id]
 
 
-def _guarded(build: Callable[[], Any], what: str) -> Any:
-    """`build()`, with the library's failures as TokenizerError. It raises bare Exception: nothing narrower will do."""
+def guarded(build: Callable[[], _T], what: str) -> _T:
+    """`build()`, with the library's failures as TokenizerError: it raises bare Exceptions, and panics on some files."""
     try:
         return build()
-    except Exception as error:
-        raise TokenizerError(f"broken {what}: {error}") from error
+    except TokenizerError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise TokenizerError(f"broken {what}: {error}") from error
+        raise
 
 
 # --- tokenizer.json ---------------------------------------------------------------------------------------------------
@@ -230,7 +235,7 @@ def _guarded(build: Callable[[], Any], what: str) -> Any:
 def _from_json(source: bytes) -> Parts:
     from tokenizers import Tokenizer as Library
 
-    parsing: Library = _guarded(lambda: Library.from_str(source.decode()), "tokenizer.json")
+    parsing: Library = guarded(lambda: Library.from_str(source.decode()), "tokenizer.json")
     parsing.no_padding()
     parsing.no_truncation()
     to_bytes, drops_space = _decoding(_state(parsing.decoder))

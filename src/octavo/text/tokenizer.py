@@ -7,7 +7,7 @@ from octavo.models.checkpoint import Vocabulary
 from octavo.text.controls import Control, Controls
 from octavo.text.detokenizer import detokenize
 from octavo.text.pieces import Pieces, byte_alphabet, byte_level_bytes
-from octavo.text.tables import Parts, TokenizerError, build_parts
+from octavo.text.tables import Parts, TokenizerError, build_parts, guarded
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -125,7 +125,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
 
     Raises TokenizerError where the vocabulary is broken, or of a kind that is not known.
     """
-    return Tokenizer(vocabulary, build_parts(vocabulary))
+    return guarded(lambda: Tokenizer(vocabulary, build_parts(vocabulary)), "vocabulary")
 
 
 def _encode(library: "Library", text: str) -> list[int]:
