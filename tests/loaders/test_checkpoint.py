@@ -239,6 +239,12 @@ def test_a_template_in_a_file_of_its_own_counts_first(tmp_path: Path) -> None:
     assert open_checkpoint(folder).vocabulary.chat_template == "J"
 
 
+def test_a_folder_of_gguf_files_says_what_to_open(tmp_path: Path) -> None:
+    write_gguf(make_tiny(), tmp_path / "a.gguf")
+    with pytest.raises(LoadError, match=r"without config\.json; give the path of a GGUF file in it: a\.gguf"):
+        open_checkpoint(tmp_path)
+
+
 def test_nothing_at_the_path(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="no such file or folder"):
         open_checkpoint(tmp_path / "none")

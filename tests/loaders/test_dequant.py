@@ -7,6 +7,7 @@ from gguf.quants import dequantize as oracle
 
 from octavo.loaders import LoadError
 from octavo.loaders.dequant import LAYOUTS, dequantize
+from octavo.loaders.gguf import FORMATS, OTHER_FORMAT_NAMES
 from octavo.models.tensors import BLOCKS, Format, TensorInfo
 
 
@@ -30,6 +31,12 @@ def test_equal_to_the_independent_implementation(format_: Format) -> None:
     np.testing.assert_array_equal(
         found.view(np.uint32), expected.astype(np.float32).reshape(info.shape).view(np.uint32)
     )
+
+
+def test_the_numbers_of_formats_are_those_of_the_format() -> None:
+    ours = {**OTHER_FORMAT_NAMES, **FORMATS}
+    for kind in GGMLQuantizationType:
+        assert ours.get(kind.value, kind.name) == kind.name
 
 
 def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:

@@ -112,7 +112,7 @@ def test_spoiled_gguf(gguf: Path, changes: list[Mutation]) -> None:
 
 @pytest.mark.slow
 @given(st.lists(mutations(GGUF), min_size=1, max_size=3))
-@settings(max_examples=20_000)
+@settings(max_examples=8_000)
 def test_spoiled_gguf_at_length(gguf: Path, changes: list[Mutation]) -> None:
     check_gguf(gguf, changes)
 

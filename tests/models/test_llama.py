@@ -176,6 +176,13 @@ def test_gguf_metadata() -> None:
     assert spec_from_gguf({**tokens, "tokenizer.ggml.tokens": ("a",) * 77}, has_output=False).vocab_size == 77
 
 
+def test_gguf_linear_scaling_by_the_new_and_the_old_key() -> None:
+    new = {**GGUF, "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
+    for values in (new, {**GGUF, "llama.rope.scale_linear": 2.0}):
+        assert spec_from_gguf(values, has_output=False).rope.divisors == (2.0,) * 8
+    assert spec_from_gguf({**GGUF, "llama.rope.scaling.type": "none"}, has_output=False).rope.divisors is None
+
+
 def test_gguf_may_repeat_a_size_for_each_layer() -> None:
     same = {**GGUF, "llama.attention.head_count_kv": (2, 2), "llama.feed_forward_length": (96, 96)}
     assert spec_from_gguf(same, has_output=False).num_kv_heads == 2

@@ -64,6 +64,9 @@ class Companions:
 def open_directory(folder: Path) -> Checkpoint:
     """Opens a folder. Weights stay on disk until they are read; LoadError says what is wrong or not supported."""
     config_path = folder / "config.json"
+    files = sorted(path.name for path in folder.glob("*.gguf"))
+    if files and not config_path.is_file():
+        raise bad_file(folder, f"a folder without config.json; give the path of a GGUF file in it: {', '.join(files)}")
     config_bytes = read_small(config_path, MAX_JSON_BYTES)
     config = cast(Json, decode_json(config_path, config_bytes, dict[str, Any]))
     with located(config_path):
@@ -71,9 +74,9 @@ def open_directory(folder: Path) -> Checkpoint:
         spec = family.spec_from_config(config)
     shards = find_shards(folder)
     stored = _stored(folder, family, spec, shards)
-    files = _companions(folder, config)
+    companions = _companions(folder, config)
     with located(folder):
-        vocabulary = _vocabulary(files, spec.vocab_size)
+        vocabulary = _vocabulary(companions, spec.vocab_size)
     infos = [tensor.info for tensor in stored.values()]
     return Checkpoint(
         name=folder.resolve().name,

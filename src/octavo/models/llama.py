@@ -169,11 +169,13 @@ def _gguf_rope(config: Fields, dim: int) -> RopeSpec:
     if rotated != dim:
         raise ModelError(f"rotary embedding of a part of each head ({rotated} of {dim} dimensions) is not supported")
     theta = config.number("rope.freq_base", 10000.0, low=1.0)
-    kind = config.text("rope.scaling.type", "none")
+    old_factor = config.number("rope.scale_linear", 1.0)
+    kind = config.text("rope.scaling.type", "none" if old_factor == 1.0 else "linear")
     if kind == "none":
         return RopeSpec(dim=dim, theta=theta)
     if kind == "linear":
-        return RopeSpec(dim=dim, theta=theta, divisors=linear_divisors(dim, config.number("rope.scaling.factor", 1.0)))
+        factor = config.number("rope.scaling.factor", old_factor)
+        return RopeSpec(dim=dim, theta=theta, divisors=linear_divisors(dim, factor))
     raise ModelError(f"rope scaling of type {kind!r} is not supported (only none, linear, and rope_freqs)")
 
 
