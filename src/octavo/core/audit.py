@@ -1,0 +1,199 @@
+"""The laws of the allocator and the scheduler, executable: run after every move in tests, and when a server is idle.
+
+Each law is a generator of violations: sentences that name the block or the choice and both sides of what differs.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from octavo.core.choice import Choice
+from octavo.core.plan import Work
+from octavo.core.prefix import CachedBlock
+from octavo.core.request import ChoiceState
+from octavo.core.scheduler import Scheduler
+from octavo.core.types import BlockId, TokenId
+
+Law = Callable[[Scheduler], Iterator[str]]
+
+
+def audit(scheduler: Scheduler) -> tuple[str, ...]:
+    """Every violation of every law, in the order of LAWS; empty where all is well. Changes nothing."""
+    return tuple(f"{law.__name__}: {violation}" for law in LAWS for violation in law(scheduler))
+
+
+def blocks_add_up(scheduler: Scheduler) -> Iterator[str]:
+    """Blank, cached and leased blocks are disjoint, and together they are the pool."""
+    pool = scheduler.pool
+    leased = [block for block, refs in enumerate(pool.refs) if refs]
+    states = Counter((*pool.blank(), *pool.cached(), *leased))
+    for block in range(pool.num_blocks):
+        if states[block] != 1:
+            yield f"block {block} is in {states[block]} states"
+    if (total := pool.num_blank + pool.num_cached + pool.num_leased) != pool.num_blocks:
+        yield f"{total} blocks are counted in a pool of {pool.num_blocks}"
+
+
+def counts_are_holders(scheduler: Scheduler) -> Iterator[str]:
+    """A block's reference count is the number of leases that hold it; a lease holds a block once."""
+    holders: Counter[BlockId] = Counter()
+    for choice in _all_choices(scheduler):
+        holders.update(choice.lease.table)
+        if len(set(choice.lease.table)) != len(choice.lease.table):
+            yield f"{_name(choice)} holds a block twice: {choice.lease.table}"
+    for block, refs in enumerate(scheduler.pool.refs):
+        if refs != holders[block]:
+            yield f"block {block} counts {refs} holders and has {holders[block]}"
+
+
+def index_and_blocks_are_inverse(scheduler: Scheduler) -> Iterator[str]:
+    """Every findable entry has its block and every block its entry; cached means findable and not held."""
+    entries = scheduler.index.entries()
+    if len({entry.block for entry in entries}) != len(entries):
+        yield "two keys name the same block"
+    for entry in entries:
+        if scheduler.index.entry_of(entry.block) is not entry:
+            yield f"the entry of block {entry.block} is another's"
+    free = {entry.block for entry in entries if not scheduler.pool.refs[entry.block]}
+    if free != set(scheduler.pool.cached()):
+        yield f"blocks {sorted(free)} can be hit and are free, but {sorted(scheduler.pool.cached())} are cached"
+
+
+def entries_are_full(scheduler: Scheduler) -> Iterator[str]:
+    """A findable block is full, and only what has been computed is findable."""
+    size = scheduler.limits.block_size
+    for entry in scheduler.index.entries():
+        if len(entry.tokens) != size:
+            yield f"block {entry.block} can be hit with {len(entry.tokens)} of {size} tokens"
+    for choice in scheduler.running:
+        for logical, block in enumerate(choice.lease.table):
+            entry = scheduler.index.entry_of(block)
+            if entry is None:
+                continue
+            if choice.computed < (logical + 1) * size:
+                yield f"{_name(choice)} holds findable block {block} with only {choice.computed} tokens computed"
+            if _prefix_of(entry) != choice.tokens[: (logical + 1) * size]:
+                yield f"{_name(choice)} holds block {block} of another prefix"
+
+
+def writes_are_exclusive(scheduler: Scheduler) -> Iterator[str]:
+    """No plan writes a block that two leases share or that can be hit, and no copy reads what an earlier one wrote."""
+    plan = scheduler.in_flight
+    if plan is None:
+        return
+    size, written = scheduler.limits.block_size, set[BlockId]()
+    for copy in plan.copies:
+        if copy.source in written:
+            yield f"block {copy.source} is copied after it was overwritten"
+        written.add(copy.target)
+    for work in plan.work:
+        if not _is_live(scheduler, work):
+            continue
+        end = work.start + len(work.tokens)
+        for block in work.block_ids[work.start // size : (end - 1) // size + 1]:
+            if scheduler.pool.refs[block] != 1 or scheduler.index.holds(block):
+                yield f"{work.request_id} writes block {block}, which others rely on"
+        if len(work.block_ids) * size < end:
+            yield f"{work.request_id} writes up to {end} in {len(work.block_ids)} blocks"
+
+
+def steps_keep_their_budgets(scheduler: Scheduler) -> Iterator[str]:
+    """No plan has more tokens, choices or half-computed prompts, or a longer chunk, than the limits allow."""
+    plan, limits = scheduler.in_flight, scheduler.limits
+    if plan is None:
+        return
+    partial = sum(1 < choice.num_left != choice.granted for choice in scheduler.running)
+    longest = max((len(work.tokens) for work in plan.work), default=0)
+    for what, count, limit in (
+        ("tokens", plan.num_tokens, limits.max_num_batched_tokens),
+        ("choices", len(plan.work), limits.max_num_seqs),
+        ("half-computed prompts", partial, limits.max_num_partial_prefills),
+        ("tokens for one choice", longest, limits.long_prefill_token_threshold or longest),
+    ):
+        if count > limit:
+            yield f"step {plan.step} has {count} {what}, at most {limit} are allowed"
+
+
+def sharing_is_of_equals(scheduler: Scheduler) -> Iterator[str]:
+    """Leases that share a block agree on every token up to its end, or to the end of the shorter one's tail."""
+    size = scheduler.limits.block_size
+    first: dict[BlockId, tuple[Choice, int]] = {}
+    for choice in scheduler.running:
+        for logical, block in enumerate(choice.lease.table):
+            other, place = first.setdefault(block, (choice, logical))
+            end = min((logical + 1) * size, choice.computed, other.computed)
+            if place != logical or other.tokens[:end] != choice.tokens[:end]:
+                yield f"{_name(other)} and {_name(choice)} share block {block} and differ before {end}"
+
+
+def life_cycle_is_kept(scheduler: Scheduler) -> Iterator[str]:
+    """Each choice is where its state says, in order, and only running ones hold blocks."""
+    places = {ChoiceState.RUNNING: scheduler.running, ChoiceState.FOLLOWING: None, ChoiceState.FINISHED: None}
+    for choice in _all_choices(scheduler):
+        place = places.get(choice.state, scheduler.waiting)
+        if (choice in scheduler.running, choice in scheduler.waiting) != (
+            place is scheduler.running,
+            place is scheduler.waiting,
+        ):
+            yield f"{_name(choice)} is {choice.state} and in the wrong queue"
+        if choice.state is not ChoiceState.RUNNING and choice.lease.table:
+            yield f"{_name(choice)} is {choice.state} and holds {choice.lease.table}"
+    for queue in (scheduler.running, scheduler.waiting):
+        if any(a.order >= b.order for a, b in pairwise(queue)):
+            yield "a queue is out of order"
+    if (width := sum(choice.width for choice in scheduler.running)) > scheduler.limits.max_num_seqs:
+        yield f"{width} choices run, at most {scheduler.limits.max_num_seqs} may"
+
+
+def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
+    """A running choice has computed fewer tokens than it knows, and has slots for just those and the granted ones."""
+    for choice in scheduler.running:
+        if not 0 <= choice.computed < len(choice.tokens) <= choice.max_len:
+            yield f"{_name(choice)} computed {choice.computed} of {len(choice.tokens)} tokens, limit {choice.max_len}"
+        if choice.lease.num_slots != choice.computed + choice.granted:
+            yield f"{_name(choice)} has {choice.lease.num_slots} slots for {choice.computed} + {choice.granted} tokens"
+        if choice.granted and scheduler.in_flight is None:
+            yield f"{_name(choice)} is granted {choice.granted} tokens and no step is in flight"
+
+
+def claims_are_live(scheduler: Scheduler) -> Iterator[str]:
+    """Whoever claims to compute a block is running, and says so itself."""
+    for key, choice in scheduler.claims.items():
+        if choice.claim != key or choice.state is not ChoiceState.RUNNING:
+            yield f"{_name(choice)} is {choice.state} and still claims a block"
+
+
+LAWS: tuple[Law, ...] = (
+    blocks_add_up,
+    counts_are_holders,
+    index_and_blocks_are_inverse,
+    entries_are_full,
+    writes_are_exclusive,
+    steps_keep_their_budgets,
+    sharing_is_of_equals,
+    life_cycle_is_kept,
+    tokens_are_within_bounds,
+    claims_are_live,
+)
+
+
+def _all_choices(scheduler: Scheduler) -> Iterator[Choice]:
+    for choices in scheduler.requests.values():
+        yield from choices
+
+
+def _is_live(scheduler: Scheduler, work: Work) -> bool:
+    choices = scheduler.requests.get(work.request_id)
+    return choices is not None and choices[work.choice].state is ChoiceState.RUNNING
+
+
+def _prefix_of(entry: CachedBlock | None) -> list[TokenId]:
+    pieces: list[tuple[TokenId, ...]] = []
+    while entry is not None:
+        pieces.append(entry.tokens)
+        entry = entry.parent
+    return [token for piece in reversed(pieces) for token in piece]
+
+
+def _name(choice: Choice) -> str:
+    return f"{choice.request_id}/{choice.index}"
