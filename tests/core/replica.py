@@ -1,0 +1,152 @@
+"""One scheduler and one ledger, driven a move at a time, with the laws audited after each: what the tests here drive."""
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from octavo.backends.ledger import LedgerBackend
+from octavo.core.audit import audit
+from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, PromptScored, Refused, Stepped
+from octavo.core.plan import ScoredToken, StepPlan, StepResult
+from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams
+from octavo.core.scheduler import Scheduler
+from octavo.core.types import FinishReason, Limits
+
+
+def limits(**changes: object) -> Limits:
+    """Small limits: 12 blocks of 4 tokens, 8 token ids, everything else roomy."""
+    small = Limits(num_blocks=12, block_size=4, vocab_size=8, max_model_len=64, max_num_batched_tokens=64)
+    return replace(small, **changes)  # type: ignore[arg-type]
+
+
+def request(name: str, prompt: tuple[int, ...] | list[int], *, priority: int = 0, namespace: bytes = b"", **params):
+    """A greedy request, unless `params` say otherwise."""
+    sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 4, **params})
+    return Request(
+        request_id=name, prompt=tuple(prompt), params=sampling, seed=7, priority=priority, namespace=namespace
+    )
+
+
+def one_bit(data: bytes) -> bytes:
+    """The worst hash that is still one: every second key collides."""
+    return bytes([hashlib.sha256(data).digest()[0] & 1])
+
+
+@dataclass
+class Outcome:
+    """What came back for one request."""
+
+    tokens: dict[int, list[ScoredToken]] = field(default_factory=lambda: defaultdict(list))
+    finished: dict[int, Finished] = field(default_factory=dict)
+    scored: list[ScoredToken] = field(default_factory=list)
+    admissions: list[Admitted] = field(default_factory=list)
+    refused: Refused | None = None
+
+    def ids(self, choice: int = 0) -> list[int]:
+        return [token.token for token in self.tokens[choice]]
+
+    def reasons(self) -> list[FinishReason]:
+        return [self.finished[choice].reason for choice in sorted(self.finished)]
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.admissions[0].cached_tokens
+
+
+class Replica:
+    """A scheduler in front of a ledger. Time is the number of moves."""
+
+    def __init__(self, limits: Limits, *, alphabet: int | None = None, **options) -> None:
+        self.scheduler = Scheduler(limits, **options)
+        self.ledger = LedgerBackend(
+            num_blocks=limits.num_blocks,
+            block_size=limits.block_size,
+            vocab_size=limits.vocab_size,
+            max_model_len=limits.max_model_len,
+            alphabet=alphabet,
+        )
+        self.now = 0.0
+        self.events: list[Event] = []
+        self.plans: list[StepPlan] = []
+        self.outcomes: dict[str, Outcome] = defaultdict(Outcome)
+
+    def submit(self, *requests: Request) -> None:
+        for one in requests:
+            self._note(self.scheduler.submit(one, self._tick()))
+
+    def cancel(self, request_id: str) -> None:
+        self._note(self.scheduler.cancel(request_id, self._tick()))
+
+    def plan(self) -> StepPlan:
+        plan = self.scheduler.plan(self._tick())
+        self.plans.append(plan)
+        self.check()
+        return plan
+
+    def commit(self, plan: StepPlan) -> None:
+        self.commit_result(plan, self.ledger.execute(plan))
+
+    def commit_result(self, plan: StepPlan, result: StepResult) -> None:
+        events = self.scheduler.commit(plan, result, self._tick())
+        assert isinstance(events[-1], Stepped)
+        assert sum(isinstance(event, Stepped) for event in events) == 1
+        self._note(events)
+
+    def fail(self, plan: StepPlan) -> None:
+        self._note(self.scheduler.fail(plan, "the step failed", self._tick()))
+
+    def step(self) -> StepPlan:
+        """One whole step. Whoever has work gets some."""
+        plan = self.plan()
+        assert bool(plan.work) == self.scheduler.has_work
+        if plan.work:
+            self.commit(plan)
+        return plan
+
+    def run(self, max_steps: int = 500) -> int:
+        """Steps until idle; returns how many it took. Idle means that no block is leased."""
+        for steps in range(max_steps):
+            if not self.scheduler.has_work:
+                assert self.scheduler.load().blocks_leased == 0
+                return steps
+            self.step()
+        raise AssertionError(f"not idle after {max_steps} steps: {self.scheduler.load()}")
+
+    def check(self) -> None:
+        assert audit(self.scheduler) == ()
+
+    def preemptions(self) -> list[Preempted]:
+        return [event for event in self.events if isinstance(event, Preempted)]
+
+    def _tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def _note(self, events: tuple[Event, ...]) -> None:
+        self.check()
+        self.events.extend(events)
+        for event in events:
+            match event:
+                case Generated():
+                    assert event.choice not in self.outcomes[event.request_id].finished
+                    self.outcomes[event.request_id].tokens[event.choice].extend(event.tokens)
+                case Finished():
+                    assert event.choice not in self.outcomes[event.request_id].finished
+                    self.outcomes[event.request_id].finished[event.choice] = event
+                case PromptScored():
+                    self.outcomes[event.request_id].scored.extend(event.scored)
+                case Admitted():
+                    self.outcomes[event.request_id].admissions.append(event)
+                case Refused():
+                    self.outcomes[event.request_id].refused = event
+                case _:
+                    pass
+
+
+def alone(one: Request, limits: Limits, **options) -> Outcome:
+    """What a request gives on a fresh replica that it has for itself."""
+    replica = Replica(limits, **options)
+    replica.submit(one)
+    replica.run()
+    return replica.outcomes[one.request_id]

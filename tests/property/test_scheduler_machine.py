@@ -1,0 +1,192 @@
+"""Any interleaving of submit, plan, commit, cancel, failures and preemption gives each request what it gets alone."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, precondition, rule
+
+from octavo.core.hashing import HASHES
+from octavo.core.plan import StepPlan, StepResult, WorkResult
+from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams
+from octavo.core.types import FinishReason, Limits
+from tests.core.replica import Replica, alone, one_bit
+
+TOKENS = st.integers(0, 1)
+
+LIMITS = st.builds(
+    Limits,
+    num_blocks=st.one_of(st.integers(1, 12), st.integers(6, 12)),
+    block_size=st.sampled_from([1, 2, 4]),
+    vocab_size=st.just(2),
+    max_model_len=st.one_of(st.integers(2, 20), st.integers(12, 20)),
+    max_num_seqs=st.one_of(st.integers(1, 6), st.integers(3, 6)),
+    max_num_batched_tokens=st.integers(1, 8),
+    enable_prefix_caching=st.sampled_from([True, True, True, False]),
+    max_num_partial_prefills=st.integers(1, 2),
+    long_prefill_token_threshold=st.integers(0, 3),
+    scheduling_policy=st.sampled_from(["fcfs", "priority"]),
+    eos_token_ids=st.sampled_from([(), (), (1,)]),
+)
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "hash_algorithm": st.sampled_from(["sha256", "one_bit"]),
+        "victim": st.sampled_from(["least_work_lost", "latest"]),
+        "chunk": st.sampled_from(["share", "fill"]),
+        "watermark": st.sampled_from([0.0, 0.2]),
+    }
+)
+
+
+@st.composite
+def sampling_params(draw: st.DrawFn) -> SamplingParams:
+    max_tokens = draw(st.one_of(st.none(), st.integers(1, 8), st.integers(4, 8)))
+    return SamplingParams(
+        n=draw(st.sampled_from([1, 1, 1, 2, 3])),
+        temperature=draw(st.sampled_from([0.0, 1.0])),
+        max_tokens=max_tokens,
+        min_tokens=min(draw(st.integers(0, 3)), max_tokens or 3),
+        ignore_eos=draw(st.sampled_from([True, True, False])),
+        stop_token_ids=draw(st.sampled_from([(), (), (), (0,)])),
+        logprobs=draw(st.sampled_from([None, 1])),
+        prompt_logprobs=draw(st.sampled_from([None, None, 0, 2])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.5])),
+        presence_penalty=draw(st.sampled_from([0.0, 0.0, 0.5])),
+    )
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Two token ids, tiny pools and budgets: so that sharing, eviction and preemption are the rule, not the exception."""
+
+    live = Bundle("live")
+
+    @initialize(limits=LIMITS, options=OPTIONS)
+    def start(self, limits: Limits, options: dict) -> None:
+        self.patch = patch.dict(HASHES, {"one_bit": one_bit})
+        self.patch.start()
+        self.limits, self.options = limits, options
+        self.replica = Replica(limits, **options)
+        self.submitted: dict[str, Request] = {}
+        self.flying: StepPlan | None = None
+
+    @rule(
+        target=live,
+        prompt=st.lists(TOKENS, min_size=1, max_size=8),
+        params=sampling_params(),
+        priority=st.integers(0, 2),
+        namespace=st.sampled_from([b"", b"", b"other"]),
+        seed=st.integers(0, 3),
+    )
+    def submit(self, prompt: list[int], params: SamplingParams, priority: int, namespace: bytes, seed: int) -> str:
+        name = f"r{len(self.submitted)}"
+        request = Request(
+            request_id=name,
+            prompt=tuple(prompt),
+            params=params,
+            seed=seed,
+            priority=priority,
+            namespace=namespace,
+        )
+        self.submitted[name] = request
+        self.replica.submit(request)
+        return name
+
+    @rule(name=live, twins=st.integers(1, 4))
+    def submit_twins(self, name: str, twins: int) -> None:
+        """Equal prompts, so that there is something to hit, now or while it is being computed."""
+        for _ in range(twins):
+            twin = f"r{len(self.submitted)}"
+            self.submitted[twin] = replace(self.submitted[name], request_id=twin)
+            self.replica.submit(self.submitted[twin])
+
+    @precondition(lambda self: self.flying is None)
+    @rule(steps=st.integers(1, 6))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.replica.step()
+
+    @precondition(lambda self: self.flying is None)
+    @rule()
+    def take_off(self) -> None:
+        plan = self.replica.plan()
+        self.flying = plan if plan.work else None
+
+    @precondition(lambda self: self.flying is not None)
+    @rule()
+    def commit(self) -> None:
+        self.replica.commit(self._land())
+
+    @precondition(lambda self: self.flying is not None)
+    @rule(executed=st.booleans())
+    def fail(self, executed: bool) -> None:
+        """The step fails before or after it wrote to memory."""
+        plan = self._land()
+        if executed:
+            self.replica.ledger.execute(plan)
+        self.replica.fail(plan)
+
+    @precondition(lambda self: self.flying is not None)
+    @rule(data=st.data())
+    def commit_with_a_failed_work(self, data: st.DataObject) -> None:
+        plan = self._land()
+        result = self.replica.ledger.execute(plan)
+        position = data.draw(st.integers(0, len(plan.work) - 1))
+        failed = WorkResult(plan.work[position].request_id, plan.work[position].choice, error="not finite")
+        results = (*result.results[:position], failed, *result.results[position + 1 :])
+        self.replica.commit_result(plan, StepResult(plan.step, results))
+
+    @rule(name=consumes(live))
+    def cancel(self, name: str) -> None:
+        self.replica.cancel(name)
+        self.replica.cancel(name)
+
+    @precondition(lambda self: self.flying is None)
+    @rule()
+    def reset_the_cache(self) -> None:
+        held = self.replica.scheduler.load().blocks_leased
+        events = self.replica.scheduler.reset_prefix_cache(0.0)
+        assert (events is None) == bool(held)
+        assert held or not len(self.replica.scheduler.index)
+        self.replica.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "replica"):
+            return
+        if self.flying is not None:
+            self.replica.commit(self._land())
+        self.replica.run(max_steps=50 + 20 * sum(self._size(request) for request in self.submitted.values()))
+        for name, request in self.submitted.items():
+            self._compare(name, request)
+        self.patch.stop()
+
+    def _land(self) -> StepPlan:
+        plan, self.flying = self.flying, None
+        assert plan is not None
+        return plan
+
+    def _size(self, request: Request) -> int:
+        return request.params.n * (len(request.prompt) + (request.params.max_tokens or self.limits.max_model_len))
+
+    def _compare(self, name: str, request: Request) -> None:
+        got, due = self.replica.outcomes[name], alone(request, self.limits, **self.options)
+        assert (got.refused is None) == (due.refused is None)
+        if got.refused is not None:
+            return
+        assert sorted(got.finished) == list(range(request.params.n))
+        for choice, finished in got.finished.items():
+            tokens = got.tokens[choice]
+            if finished.reason in (FinishReason.ABORT, FinishReason.ERROR):
+                assert tokens == due.tokens[choice][: len(tokens)]
+                assert got.scored == due.scored[: len(got.scored)]
+            else:
+                assert (tokens, finished.reason, finished.stop_token) == (
+                    due.tokens[choice],
+                    due.finished[choice].reason,
+                    due.finished[choice].stop_token,
+                )
+                assert got.scored == due.scored
+
+
+TestScheduler = SchedulerMachine.TestCase
