@@ -19,8 +19,10 @@ class Choice:
     """
 
     __slots__ = (
-        "_prompt_to_sampler",
-        "_sees_generated",
+        "_banned",
+        "_min_tokens",
+        "_penalised",
+        "_scores",
         "chain",
         "claim",
         "computed",
@@ -31,6 +33,7 @@ class Choice:
         "max_len",
         "next_full",
         "order",
+        "params",
         "passed",
         "preempted_in",
         "prompt_len",
@@ -58,6 +61,7 @@ class Choice:
     ) -> None:
         params = request.params
         self.request = request
+        self.params = params
         self.request_id = request.request_id
         self.index = index
         self.rank = rank
@@ -88,8 +92,10 @@ class Choice:
         """Choices behind it in the queue that were admitted before it, since it got blocked."""
         self.preempted_in = -1
         """The step that took its lease away; it is not admitted in the same step."""
-        self._prompt_to_sampler = request.prompt if params.repetition_penalty != 1 else ()
-        self._sees_generated = params.penalised
+        self._scores = params.prompt_logprobs is not None
+        self._penalised = params.penalised
+        self._min_tokens = params.min_tokens
+        self._banned = tuple(sorted(stop_ids))
 
     def move(self, move: Move) -> None:
         """Takes a step in its life; raises IllegalTransition where the life cycle has no such step."""
@@ -107,7 +113,7 @@ class Choice:
     @property
     def scores_prompt(self) -> bool:
         """Does it still owe logprobs of prompt tokens? Then each position before the last must be computed, not hit."""
-        return self.request.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+        return self._scores and self.scored < self.prompt_len - 1
 
     def chunk_limit(self) -> int:
         """How many tokens the next work may have: all that are left, or up to where scoring goes on after a preemption.
@@ -121,16 +127,17 @@ class Choice:
         """The work for the tokens that were granted."""
         start, tokens = self.computed, self.tokens
         end = start + self.granted
-        if end == len(tokens):
-            chunk = (tokens[-1],) if self.granted == 1 else tuple(tokens[start:])
-            samples = self._samples()
+        if end < len(tokens):
+            samples = ()
+        elif self.width == 1:
+            samples = (self._sample(self.index),)
         else:
-            chunk, samples = tuple(tokens[start:end]), ()
-        table = self.lease.table
-        if self.request.params.prompt_logprobs is None:
-            return Work(self.request_id, self.index, start, chunk, table, samples)
+            samples = tuple([self._sample(index) for index in range(self.width)])
+        chunk = (tokens[start],) if self.granted == 1 else tuple(tokens[start:end])
+        if not self._scores:
+            return Work(self.request_id, self.index, start, chunk, self.lease.table, samples)
         targets, alternatives = self._targets(start, end)
-        return Work(self.request_id, self.index, start, chunk, table, samples, targets, alternatives)
+        return Work(self.request_id, self.index, start, chunk, self.lease.table, samples, targets, alternatives)
 
     def forked(self, choice: "Choice") -> None:
         """Takes over the computed prompt of `choice`: its blocks, by reference, and its keys."""
@@ -141,21 +148,17 @@ class Choice:
         self.next_full = choice.next_full
         self.scored = choice.scored
 
-    def _samples(self) -> tuple[Sample, ...]:
-        if self.width == 1:
-            return (self._sample(self.index),)
-        return tuple([self._sample(index) for index in range(self.width)])
-
     def _sample(self, index: int) -> Sample:
-        request, num_generated = self.request, len(self.tokens) - self.prompt_len
-        banned = tuple(sorted(self.stop_ids)) if num_generated < request.params.min_tokens else ()
-        if not self._sees_generated:
-            return Sample(request.params, request.seed, index, num_generated, banned)
+        num_generated = len(self.tokens) - self.prompt_len
+        banned = self._banned if num_generated < self._min_tokens else ()
+        if not self._penalised:
+            return Sample(self.params, self.request.seed, index, num_generated, banned)
+        prompt = self.request.prompt if self.params.repetition_penalty != 1 else ()
         generated = tuple(self.tokens[self.prompt_len :])
-        return Sample(request.params, request.seed, index, num_generated, banned, self._prompt_to_sampler, generated)
+        return Sample(self.params, self.request.seed, index, num_generated, banned, prompt, generated)
 
     def _targets(self, start: int, end: int) -> tuple[tuple[TokenId, ...], int]:
         if start < self.scored or start >= self.prompt_len:
             return (), 0
         targets = tuple(self.tokens[start + 1 : min(end + 1, self.prompt_len)])
-        return targets, self.request.params.prompt_logprobs or 0
+        return targets, self.params.prompt_logprobs or 0

@@ -45,6 +45,7 @@ MAX_PASSED = 64
 LOOKAHEAD = 16
 """Blocked choices that one plan looks past."""
 
+RUNNING = ChoiceState.RUNNING  # a name of its own: the innermost loops ask for it
 _order = attrgetter("order")
 _rank = attrgetter("rank")
 _T = TypeVar("_T")
@@ -185,10 +186,11 @@ class Scheduler:
     def _grant_decodes(self, budget: StepBudget, now: float) -> list[Choice]:
         """One token for each running choice that has one left; returns the others."""
         prefills: list[Choice] = []
+        granted = self._granted
         for choice in tuple(self.running):
             if len(choice.tokens) - choice.computed != 1:
                 prefills.append(choice)
-            elif budget.tokens > 0 and choice.state is ChoiceState.RUNNING:
+            elif budget.tokens > 0 and choice.state is RUNNING:
                 copies = choice.lease.append_slots(1)
                 if copies is None:
                     copies = self._make_room(choice, 1, budget, now)
@@ -196,13 +198,13 @@ class Scheduler:
                     choice.granted = 1
                     choice.copies = copies
                     budget.tokens -= 1
-                    self._granted.append(choice)
+                    granted.append(choice)
         return prefills
 
     def _grant_prefills(self, prefills: list[Choice], budget: StepBudget, now: float) -> None:
         """The next chunk for each half-computed prompt."""
         for choice in prefills:
-            if choice.state is ChoiceState.RUNNING:
+            if choice.state is RUNNING:
                 num_tokens = self._chunk_of(choice, budget)
                 if num_tokens and (copies := self._make_room(choice, num_tokens, budget, now)) is not None:
                     self._grant(choice, num_tokens, copies)
@@ -443,7 +445,7 @@ class Scheduler:
         self.in_flight = None
         for choice, work, outcome in zip(self._flight, plan.work, result.results, strict=True):
             choice.granted = 0
-            if choice.state is not ChoiceState.RUNNING:
+            if choice.state is not RUNNING:
                 continue
             if outcome.error is None:
                 self._advance(choice, work, outcome, now)
@@ -487,7 +489,7 @@ class Scheduler:
         tokens = choice.tokens
         tokens.append(token.token)
         self._events.append(Generated(choice.request_id, choice.index, now, (token,)))
-        if token.token in choice.stop_ids and choice.num_generated > choice.request.params.min_tokens:
+        if token.token in choice.stop_ids and choice.num_generated > choice.params.min_tokens:
             self._finish(choice, FinishReason.STOP, now, stop_token=token.token)
         elif len(tokens) >= choice.max_len:
             self._finish(choice, FinishReason.LENGTH, now)
@@ -529,7 +531,7 @@ class Scheduler:
     def _sweep(self) -> None:
         """Finished choices leave the running ones here, all at once."""
         if any([choice.state is ChoiceState.FINISHED for choice in self.running]):
-            self.running = [choice for choice in self.running if choice.state is ChoiceState.RUNNING]
+            self.running = [choice for choice in self.running if choice.state is RUNNING]
 
     def _note_cache_changes(self, now: float) -> None:
         for change in self.index.drain():
