@@ -1,4 +1,4 @@
-"""Matrix products on every instruction set that this machine runs: right within their bounds, the same for any batch."""
+"""Matrix products on every instruction set of this machine: right within their bounds, the same for any batch."""
 
 import numpy as np
 import pytest

@@ -7,8 +7,8 @@ from octavo.backends.cpu.model import CpuModel
 def build_program(model: CpuModel) -> _native.Program:
     """The decoder of ModelSpec as a native program, without a cache.
 
-    Norms are part of the product that reads them, SwiGLU of the product that makes its inputs, and residual additions of
-    the products that end in them.
+    Norms are part of the product that reads them, SwiGLU of the product that makes its inputs, and residual additions
+    of the products that end in them.
     """
     spec = model.spec
     program = _native.Program(
