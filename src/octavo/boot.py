@@ -179,7 +179,9 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     backend = with_fault(loaded.backend(plan), fault)
     limits = _limits(config, checkpoint, plan)
     facts = _facts(config, checkpoint, loaded, plan, backend)
-    return Replica(Scheduler(limits), backend, facts)
+    algorithm = config.cache.prefix_caching_hash_algo
+    scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, hash_algorithm=algorithm)
+    return Replica(scheduler, backend, facts)
 
 
 def _fault(config: Config) -> Fault | None:

@@ -21,6 +21,8 @@ from octavo.config import (
 )
 from octavo.config.schema import check_value, describe, settings
 from octavo.config.sources import build
+from octavo.core.hashing import HASHES
+from octavo.core.policies import RANKS
 from octavo.core.types import Limits
 from tests.config.generate import some_settings, values
 
@@ -38,6 +40,11 @@ def test_what_policy_is_given_has_the_same_defaults_as_policy() -> None:
     shared = [name for name in theirs if name in ours and theirs[name] is not dataclasses.MISSING]
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
     assert {"max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching"} <= set(shared)
+
+
+def test_choices_are_what_the_core_offers() -> None:
+    assert settings()["prefix_caching_hash_algo"].option.choices == tuple(HASHES)
+    assert settings()["scheduling_policy"].option.choices == tuple(RANKS)
 
 
 @given(st.sampled_from(sorted(settings())).flatmap(lambda name: st.tuples(st.just(name), values(settings()[name]))))

@@ -144,6 +144,9 @@ class CacheConfig:
         aliases=("--num-gpu-blocks-override",),
     )
     enable_prefix_caching: bool = option(True, help="reuse the KV of equal prompt beginnings")
+    prefix_caching_hash_algo: str = option(
+        "sha256", help="how the keys of cached blocks are digested", choices=("sha256", "blake2b")
+    )
     kv_cache_dtype: str = option(
         "auto",
         help="number format of the KV cache; auto is bfloat16",
