@@ -56,8 +56,8 @@ $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(wildcard native/cmake/*) | $
 	@echo 'building octavo into $(VENV) (the first time takes a minute or two)'
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake>=3.26", "ninja", sep="\n")' \
 		> $(VENV)/build-requires.txt
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/build-requires.txt
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(VENV)/build-requires.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e '.[dev]'
 	@touch $@
 
 $(BIN)/python:
