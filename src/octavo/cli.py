@@ -36,6 +36,10 @@ class Argument:
     names: tuple[str, ...]
     about: Mapping[str, Any]
 
+    @property
+    def is_flag(self) -> bool:
+        return self.names[0].startswith("-")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -317,3 +321,30 @@ def _flags(command: Command, options: argparse.Namespace) -> dict[str, Any]:
 def _one(value: Any) -> Any:
     """A list of one as its only text, which may then be `a,b` or JSON."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def reference() -> str:
+    """docs/reference/command-line.md, made from the tables above; a test keeps it so."""
+    head = ["# Command line\n\nGenerated from `octavo.cli`. Settings are in [configuration.md](configuration.md)."]
+    statuses = [("status", "meaning"), *((str(status), meaning) for status, meaning in EXIT_STATUS.items())]
+    commands = [block for name, command in _shown().items() for block in _blocks(name, command)]
+    return "\n\n".join([*head, *commands, "## Exit status", _table(statuses)]) + "\n"
+
+
+def _blocks(name: str, command: Command) -> list[str]:
+    """What the reference says about one command: usage, what it does, its own flags, the settings that it takes."""
+    places = [argument.about["metavar"] for argument in command.arguments if not argument.is_flag]
+    rows = [(f"`{flag.names[0]}`", flag.about["help"]) for flag in command.arguments if flag.is_flag]
+    blocks = [f"## `octavo {name} {' '.join(f'[{place}]' for place in places)} [FLAGS]`"]
+    blocks.append(f"{command.help[0].upper()}{command.help[1:]}.")
+    if rows:
+        blocks.append(_table([("flag", "meaning"), *rows]))
+    if command.sections:
+        without = " and ".join(f"`{item}`" for item in sorted(command.without))
+        blocks.append(f"Settings: {', '.join(command.sections)}{f'; without {without}' if without else ''}.")
+    return blocks
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    lines = [f"| {left} | {right} |" for left, right in rows]
+    return "\n".join([lines[0], "|---|---|", *lines[1:]])

@@ -18,6 +18,7 @@ from octavo.cli import COMMANDS, EXIT_STATUS, Command, main
 from octavo.config.schema import Setting, settings
 from tests.config.generate import as_text, values
 
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "command-line.md"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -56,6 +57,11 @@ def test_each_command_exists_and_explains_itself(name: str, capsys: Capture) -> 
 def test_every_error_that_a_user_can_cause_exists() -> None:
     tables = {**cli._EXPECTED, **cli._FAILURES}
     assert all(issubclass(getattr(importlib.import_module(module), name), Exception) for module, name in tables.items())
+
+
+def test_the_reference_page_is_what_the_tables_generate() -> None:
+    hint = 'python -c "from octavo.cli import reference; print(reference(), end=str())" > (the page)'
+    assert REFERENCE.read_text(encoding="utf-8") == cli.reference(), f"run: {hint}"
 
 
 def flags_for(setting: Setting, value: Any) -> list[str]:
