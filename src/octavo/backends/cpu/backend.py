@@ -6,6 +6,7 @@ from itertools import accumulate, chain
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.cpu import _native
 from octavo.backends.cpu.model import CpuModel, resolve_kv_dtype
 from octavo.backends.cpu.program import build_program
 from octavo.backends.cpu.sampling import SamplePacker, unpack
@@ -27,7 +28,7 @@ class CpuBackend:
     def __init__(
         self, model: CpuModel, *, num_blocks: int, block_size: int, max_model_len: int, kv_cache_dtype: str = "auto"
     ) -> None:
-        self._program = build_program(model)
+        self._program: _native.Program | None = build_program(model)
         self._program.allocate(resolve_kv_dtype(kv_cache_dtype), num_blocks, block_size)
         self._capacity = Capacity(
             num_blocks=num_blocks,
@@ -44,6 +45,8 @@ class CpuBackend:
     def execute(self, plan: StepPlan) -> StepResult:
         if not plan.work and not plan.copies:
             return StepResult(plan.step)
+        if self._program is None:
+            raise RuntimeError("this backend is closed")
         started = time.perf_counter()
         packed = self._samples.pack(plan)
         arrays = self._arrays(plan)
@@ -64,7 +67,7 @@ class CpuBackend:
         self._program = None
         self._tables.clear()
 
-    def _arrays(self, plan: StepPlan) -> tuple[Ints, ...]:
+    def _arrays(self, plan: StepPlan) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
         """tokens, starts, row offsets, block ids, block offsets, copies: the step as the native call takes it."""
         works = plan.work
         tables = self._block_tables(plan)

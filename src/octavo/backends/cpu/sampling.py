@@ -54,7 +54,9 @@ class PackedSamples:
     logprobs: tuple[int, ...]
     """For each job how many alternatives it has; -1: not even a logprob."""
 
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(
+        self,
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8]]:
         """jobs, ids, values, scored, alternatives: as the native call takes them."""
         return self.jobs, self.ids, self.values, self.scored.view(np.uint8), self.alternatives.view(np.uint8)
 

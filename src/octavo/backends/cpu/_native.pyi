@@ -1,0 +1,99 @@
+"""The native module: packed weights, programs over a paged KV cache, sampling. Built from native/src/bind."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+class Pool:
+    """Threads that live as long as it does; its callers are one of `num_threads`."""
+
+    def __init__(self, num_threads: int) -> None: ...
+    @property
+    def num_threads(self) -> int: ...
+
+class PackedWeight:
+    """A matrix [n, k] in the layout that the kernels stream. `kind` is q4, q8, bf16 or f32.
+
+    Raises ValueError where rows do not fill whole groups, or a format does not fit the kind.
+    """
+
+    def __init__(self, kind: str, affine: bool, n: int, k: int) -> None: ...
+    def pack(
+        self, pool: Pool, raw: memoryview | bytes, format: str, rows: int, first_panel: int = 0, panel_step: int = 1
+    ) -> None: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+class Program:
+    """A network as a list of operations; `run` computes one step. Keeps the weights that it reads alive."""
+
+    def __init__(
+        self,
+        isa: str,
+        pool: Pool,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        rope_dim: int,
+        scale: float,
+        inverse_frequencies: Sequence[float],
+    ) -> None: ...
+    def buffer(self, columns: int) -> int: ...
+    def embed(self, table: PackedWeight, out: int) -> None: ...
+    def matmul(
+        self, source: int, norm: Floats | None, eps: float, weight: PackedWeight, epilogue: str, out: int
+    ) -> None: ...
+    def attention(self, qkv: int, out: int) -> None: ...
+    def head(self, source: int, norm: Floats, eps: float, weight: PackedWeight) -> None: ...
+    def allocate(self, type: str, num_blocks: int, block_size: int) -> None: ...
+    def run(
+        self,
+        tokens: Ints,
+        starts: Ints,
+        row_offsets: Ints,
+        block_ids: Ints,
+        block_offsets: Ints,
+        copies: Ints,
+        logit_rows: Ints,
+        jobs: Bytes,
+        ids: Ints,
+        values: Floats,
+        scored: Bytes,
+        alternatives: Bytes,
+    ) -> tuple[float, float, float]:
+        """Seconds in the layers, the output head and sampling. Raises ValueError, with nothing done, for a bad step."""
+
+def candidates() -> list[tuple[str, bool, str]]:
+    """Kernel sets in order of preference: name, accepted, why not."""
+
+def dequantise(raw: bytes, format: str, count: int) -> bytes:
+    """`count` elements of a file format as float32."""
+
+# Single kernels, for tests and benchmarks, on the calling thread.
+
+def sample_rows(
+    isa: str, logits: Floats, jobs: Bytes, ids: Ints, values: Floats, scored: Bytes, alternatives: Bytes
+) -> None: ...
+def matmul(
+    isa: str, weight: PackedWeight, x: Floats, norm: Floats | None, eps: float, epilogue: str, out: Floats
+) -> None: ...
+def gather(isa: str, weight: PackedWeight, row: int, out: Floats) -> None: ...
+def attend(
+    isa: str,
+    type: str,
+    block_size: int,
+    blocks: Ints,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    inverse_frequencies: Floats,
+    scale: float,
+    rows_at_once: int,
+    qkv: Floats,
+    out: Floats,
+) -> None: ...
