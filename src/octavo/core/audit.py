@@ -158,7 +158,7 @@ def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
 
 def claims_are_live(scheduler: Scheduler) -> Iterator[str]:
     """Whoever claims to compute a block is running, and says so itself."""
-    for key, choice in scheduler.claims.items():
+    for key, choice in scheduler.claims.by_key.items():
         if choice.claim != key or choice.state is not ChoiceState.RUNNING:
             yield f"{_name(choice)} is {choice.state} and still claims a block"
 

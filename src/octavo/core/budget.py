@@ -12,6 +12,20 @@ from octavo.core.types import Limits
 
 
 @dataclass(frozen=True, slots=True)
+class Need:
+    """What a waiting choice asks of a step."""
+
+    num_left: int
+    """Tokens that it has to compute before it can draw the next one."""
+    num_tokens: int
+    """How many of those it would compute now."""
+    num_blocks: int
+    """Free blocks that all its known tokens take, beyond what it hits."""
+    num_seqs: int
+    """Choices that it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """OK: compute `num_tokens` now."""
 
@@ -127,26 +141,23 @@ class StepBudget:
     partials: int = 0
     """Prompts that may still be left half computed."""
     blocks: int = 0
-    """Blocks that newcomers may take: free ones, less those promised to prompts on their way, less the watermark."""
+    """Blocks that newcomers may take: free ones, less those promised to prompts on their way."""
     num_preempted: int = 0
     """Running choices that lost their lease while this plan was made: then no blocks are left for newcomers."""
 
-    def try_admit(self, num_left: int, num_tokens: int, num_blocks: int, width: int) -> Admission | Later:
-        """Enters a choice with `num_left` tokens to compute, `num_tokens` of them now, or says what it lacks.
-
-        `num_blocks` is all that its known tokens need beyond what it hits. Spends nothing where it cannot enter.
-        """
-        if width > self.seqs:
-            return Later("seqs", width, self.seqs)
-        if num_tokens < 1:
-            return Later("tokens", 1, self.tokens)
-        partial = num_tokens < num_left
-        if partial > self.partials:
-            return Later("partial_prefills", 1, self.partials)
-        if num_blocks > self.blocks:
-            return Later("blocks", num_blocks, self.blocks)
-        self.seqs -= width
-        self.tokens -= num_tokens
+    def try_admit(self, need: Need, *, keep_free: int) -> Admission | Later:
+        """Spends what a choice needs, or says what it lacks and spends nothing. `keep_free` blocks stay untouched."""
+        partial = need.num_tokens < need.num_left
+        for resource, wanted, have in (
+            ("seqs", need.num_seqs, self.seqs),
+            ("tokens", max(1, need.num_tokens), self.tokens),
+            ("partial_prefills", int(partial), self.partials),
+            ("blocks", need.num_blocks, self.blocks - keep_free),
+        ):
+            if wanted > have:
+                return Later(resource, wanted, have)
+        self.seqs -= need.num_seqs
+        self.tokens -= need.num_tokens
         self.partials -= partial
-        self.blocks -= num_blocks
-        return Admission(num_tokens)
+        self.blocks -= need.num_blocks
+        return Admission(need.num_tokens)

@@ -27,9 +27,6 @@ def _blake2b(data: bytes) -> bytes:
 HASHES: dict[str, Digest] = {"sha256": _sha256, "blake2b": _blake2b}
 """`--prefix-caching-hash-algo`: name -> digest."""
 
-MAX_TOKEN = 2**32
-"""Token ids are hashed as 32 bits."""
-
 
 def root_key(digest: Digest, namespace: bytes, fingerprint: bytes) -> bytes:
     """The parent of a sequence's first block: another namespace or model has another root, so it shares nothing."""

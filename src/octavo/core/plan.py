@@ -69,7 +69,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: the copies, then all the work, as one batch. Works are independent of each other's results."""
+    """One step: the copies, one after the other, then all the work, as one batch.
+
+    Works are independent of each other's results. A copy may overwrite what an earlier one read, never the other way.
+    """
 
     step: int
     work: tuple[Work, ...] = ()
@@ -113,3 +116,16 @@ class StepResult:
     step: int
     results: tuple[WorkResult, ...] = ()
     timings_s: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def check_result(plan: StepPlan, result: StepResult) -> None:
+    """Raises ValueError unless `result` answers `plan`: work by work, with all samples and scores or an error."""
+    if result.step != plan.step or len(result.results) != len(plan.work):
+        counts = f"{len(result.results)} results, for {len(plan.work)} works"
+        raise ValueError(f"step {result.step} is no answer to step {plan.step}: {counts}")
+    for work, outcome in zip(plan.work, result.results, strict=True):
+        if outcome.request_id != work.request_id or outcome.choice != work.choice:
+            raise ValueError(f"a result for {outcome.request_id} where one for {work.request_id} is due")
+        complete = len(outcome.sampled) == len(work.samples) and len(outcome.scored) == len(work.targets)
+        if not complete and outcome.error is None:
+            raise ValueError(f"the result for {work.request_id} lacks samples or scores")

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from octavo.core.budget import Later, Never, StepBudget, judge, num_blocks_for
+from octavo.core.budget import Later, Need, Never, StepBudget, Terms, judge, num_blocks_for
 from octavo.core.choice import Choice
+from octavo.core.claims import Claims
 from octavo.core.events import (
     Admitted,
     BlockEvicted,
@@ -31,9 +32,9 @@ from octavo.core.events import (
     Refused,
     Stepped,
 )
-from octavo.core.hashing import HASHES, MAX_TOKEN, KeyChain, root_key
+from octavo.core.hashing import HASHES, KeyChain, root_key
 from octavo.core.lease import Lease
-from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult
+from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
@@ -69,7 +70,6 @@ class Scheduler:
         watermark: float = 0.01,
     ) -> None:
         """`fingerprint` names the model in block keys; `watermark`: the share of the pool that newcomers leave free."""
-        _check_limits(limits)
         self.limits = limits
         self.pool = BlockPool(limits.num_blocks)
         self.index = PrefixIndex()
@@ -79,8 +79,7 @@ class Scheduler:
         """Those who have none, in order: new ones and preempted ones."""
         self.requests: dict[RequestId, tuple[Choice, ...]] = {}
         """All choices of each live request."""
-        self.claims: dict[bytes, Choice] = {}
-        """Block key -> the choice that is computing that block."""
+        self.claims = Claims(limits.block_size)
         self.in_flight: StepPlan | None = None
         self._rank = _named("scheduling_policy", RANKS, limits.scheduling_policy)
         self._victim = _named("victim", VICTIMS, victim)
@@ -125,11 +124,18 @@ class Scheduler:
         if isinstance(terms, Never):
             self._events.append(Refused(request.request_id, now, terms.code, terms.message))
             return self._drain(now)
+        choices = self._choices_of(request, terms)
+        self.requests[request.request_id] = choices
+        insort(self.waiting, choices[0], key=_order)
+        self._events.append(Queued(request.request_id, now, len(request.prompt)))
+        return self._drain(now)
+
+    def _choices_of(self, request: Request, terms: Terms) -> tuple[Choice, ...]:
         eos = () if request.params.ignore_eos else self.limits.eos_token_ids
         stop_ids = frozenset(eos + request.params.stop_token_ids)
         root = root_key(self._digest, request.namespace, self._fingerprint)
         self._serial += 1
-        choices = tuple(
+        return tuple(
             Choice(
                 request,
                 index,
@@ -142,10 +148,6 @@ class Scheduler:
             )
             for index in range(request.params.n)
         )
-        self.requests[request.request_id] = choices
-        insort(self.waiting, choices[0], key=_order)
-        self._events.append(Queued(request.request_id, now, len(request.prompt)))
-        return self._drain(now)
 
     def cancel(self, request_id: RequestId, now: float) -> tuple[Event, ...]:
         """Ends a request in whatever state it is and frees its blocks, at once. An unknown id is ignored.
@@ -178,7 +180,7 @@ class Scheduler:
         prefills = self._grant_decodes(budget, now)
         self._grant_prefills(prefills, budget, now)
         if self.waiting and not budget.num_preempted:
-            self._open(budget)
+            self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
         self._top_up(budget)
         return self._seal(now)
@@ -210,12 +212,12 @@ class Scheduler:
                     self._grant(choice, num_tokens, copies)
                     budget.tokens -= num_tokens
 
-    def _open(self, budget: StepBudget) -> None:
+    def _fund_newcomers(self, budget: StepBudget) -> None:
         """What newcomers may take: running prompts keep their turn, and the blocks that they will still need."""
         short = [c for c in self.running if c.granted < len(c.tokens) - c.computed]
         promised = sum([c.lease.num_missing(c.num_left - c.granted) for c in short])
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
-        budget.blocks = self.pool.num_free - promised - (self._watermark if self.running else 0)
+        budget.blocks = self.pool.num_free - promised
 
     def _admit_waiting(self, budget: StepBudget, now: float) -> None:
         """Starts waiting choices in order, and past blocked ones within bounds: so that nothing stalls, or starves."""
@@ -259,7 +261,8 @@ class Scheduler:
     # ---- chunks ----
 
     def _chunk_of(self, choice: Choice, budget: StepBudget) -> int:
-        chunk = self._chunk(choice.num_left, budget.tokens, bool(self.waiting))
+        others_wait = len(self.waiting) > (choice.state is not RUNNING)
+        chunk = self._chunk(choice.num_left, budget.tokens, others_wait)
         return min(chunk, choice.chunk_limit(), self._longest_chunk(choice))
 
     def _longest_chunk(self, choice: Choice) -> int:
@@ -277,7 +280,7 @@ class Scheduler:
         if choice.preempted_in == self._step + 1:
             return Later("turn", 1, 0)
         hit = self._look_up(choice)
-        if self._is_being_computed(choice, len(hit)):
+        if self._reads_cache(choice) and self.claims.is_in_work(choice, len(hit)):
             return Later("block_in_work", 1, 0)
         lacks = self._try_enter(choice, hit, budget, now)
         while lacks is not None and self._displace(choice, lacks, budget, now):
@@ -292,14 +295,13 @@ class Scheduler:
         return lacks
 
     def _enter(self, choice: Choice, hit: tuple[CachedBlock, ...], budget: StepBudget, now: float) -> Later | None:
-        num_cached = min(len(hit) * self._block_size, len(choice.tokens) - 1)
-        choice.computed = num_cached
-        num_tokens = self._chunk_of(choice, budget)
-        admission = budget.try_admit(choice.num_left, num_tokens, self._num_blocks_needed(choice, hit), choice.width)
+        choice.computed = min(len(hit) * self._block_size, len(choice.tokens) - 1)
+        need = Need(choice.num_left, self._chunk_of(choice, budget), self._num_blocks_needed(choice, hit), choice.width)
+        admission = budget.try_admit(need, keep_free=self._watermark if self.running else 0)
         if isinstance(admission, Later):
             choice.computed = 0
             return admission
-        self._start(choice, hit, num_cached, admission.num_tokens, now)
+        self._start(choice, hit, admission.num_tokens, now)
         return None
 
     def _num_blocks_needed(self, choice: Choice, hit: tuple[CachedBlock, ...]) -> int:
@@ -313,10 +315,8 @@ class Scheduler:
         """Is every known token cached? The last one is computed again all the same, for its logits."""
         return len(hit) * self._block_size == len(choice.tokens)
 
-    def _start(
-        self, choice: Choice, hit: tuple[CachedBlock, ...], num_cached: int, num_tokens: int, now: float
-    ) -> None:
-        resumed = choice.state is ChoiceState.PREEMPTED
+    def _start(self, choice: Choice, hit: tuple[CachedBlock, ...], num_tokens: int, now: float) -> None:
+        num_cached, resumed = choice.computed, choice.state is ChoiceState.PREEMPTED
         choice.move(Move.ADMIT)
         choice.passed = 0
         choice.lease = self._new_lease(hit, num_cached)
@@ -325,7 +325,7 @@ class Scheduler:
         if copies is None:
             raise RuntimeError(f"{choice.request_id} was admitted without the blocks for its first chunk")
         self._grant(choice, num_tokens, copies)
-        self._claim(choice)
+        self.claims.renew(choice)
         self.waiting.remove(choice)
         insort(self.running, choice, key=_order)
         self._events.append(Admitted(choice.request_id, choice.index, now, num_cached, resumed))
@@ -346,36 +346,13 @@ class Scheduler:
             choice.chain.extend(choice.tokens)
         return self.index.match(choice.chain) if self._reads_cache(choice) else ()
 
-    def _is_being_computed(self, choice: Choice, num_hit: int) -> bool:
-        """Does another compute the block after the hit, in this very step? Then waiting costs less than computing it.
-
-        Only in this step: nobody waits for one that makes no headway.
-        """
-        keys = choice.chain.keys
-        if num_hit >= len(keys) or not self._reads_cache(choice):
-            return False
-        owner = self.claims.get(keys[num_hit])
-        return owner is not None and owner.granted > 0
-
-    def _claim(self, choice: Choice) -> None:
-        """Says which block `choice` computes now, where its tokens, and so its key, are known already."""
-        self._unclaim(choice)
-        position, keys = choice.computed // self._block_size, choice.chain.keys
-        if position < len(keys) and self.claims.setdefault(keys[position], choice) is choice:
-            choice.claim = keys[position]
-
-    def _unclaim(self, choice: Choice) -> None:
-        if choice.claim is not None:
-            del self.claims[choice.claim]
-            choice.claim = None
-
     def _publish(self, choice: Choice) -> None:
         """Makes the blocks that are now full findable, and moves on to the next one."""
         choice.next_full = (choice.computed // self._block_size + 1) * self._block_size
         if self._caching:
             choice.chain.extend(choice.tokens)
             choice.lease.publish(choice.chain, choice.computed)
-            self._claim(choice)
+            self.claims.renew(choice)
 
     # ---- preemption ----
 
@@ -409,7 +386,7 @@ class Scheduler:
         victim = self._victim([c for c in lower if c.rank == lower[-1].rank])
         reason = f"request {choice.request_id} of a lower rank needs {lacks.need} {lacks.resource}, has {lacks.have}"
         self._preempt(victim, reason, budget, now)
-        self._open(budget)
+        self._fund_newcomers(budget)
         return True
 
     def _preempt(self, victim: Choice, reason: str, budget: StepBudget, now: float) -> None:
@@ -431,7 +408,7 @@ class Scheduler:
 
     def _let_go(self, choice: Choice) -> None:
         choice.lease.release()
-        self._unclaim(choice)
+        self.claims.drop(choice)
 
     # ---- commit ----
 
@@ -441,7 +418,7 @@ class Scheduler:
         Raises ValueError, having changed nothing, where `result` is not a result of the plan in flight.
         """
         self._check_flight(plan)
-        _check_result(plan, result)
+        check_result(plan, result)
         self.in_flight = None
         for choice, work, outcome in zip(self._flight, plan.work, result.results, strict=True):
             choice.granted = 0
@@ -552,40 +529,6 @@ class Scheduler:
         if self.in_flight is None or plan is not self.in_flight:
             flying = "no step" if self.in_flight is None else f"step {self.in_flight.step}"
             raise ValueError(f"step {plan.step} is not in flight: {flying} is")
-
-
-def _check_result(plan: StepPlan, result: StepResult) -> None:
-    if result.step != plan.step or len(result.results) != len(plan.work):
-        raise ValueError(
-            f"step {result.step} with {len(result.results)} results is no answer to step {plan.step} "
-            f"with {len(plan.work)} works"
-        )
-    for work, outcome in zip(plan.work, result.results, strict=True):
-        if outcome.request_id != work.request_id or outcome.choice != work.choice:
-            raise ValueError(f"a result for {outcome.request_id} where one for {work.request_id} is due")
-        complete = len(outcome.sampled) == len(work.samples) and len(outcome.scored) == len(work.targets)
-        if not complete and outcome.error is None:
-            raise ValueError(f"the result for {work.request_id} lacks samples or scores")
-
-
-def _check_limits(limits: Limits) -> None:
-    for name, lowest in _LOWEST.items():
-        if getattr(limits, name) < lowest:
-            raise ValueError(f"{name} must be at least {lowest}, got {getattr(limits, name)}")
-    if limits.vocab_size > MAX_TOKEN:
-        raise ValueError(f"vocab_size must be at most {MAX_TOKEN}, got {limits.vocab_size}")
-
-
-_LOWEST = {
-    "num_blocks": 1,
-    "block_size": 1,
-    "vocab_size": 1,
-    "max_model_len": 1,
-    "max_num_seqs": 1,
-    "max_num_batched_tokens": 1,
-    "max_num_partial_prefills": 1,
-    "long_prefill_token_threshold": 0,
-}
 
 
 def _named(what: str, table: Mapping[str, _T], name: str) -> _T:

@@ -28,7 +28,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the machine and the operator allow; given to the scheduler once, as a value.
+    """What the machine and the operator allow; given to the scheduler once, as a value. Raises ValueError for nonsense.
 
     The machine's share (`num_blocks`, `block_size`, `vocab_size`, `max_model_len`) comes from the memory plan and the
     model, the rest from the configuration. All counts are in tokens unless the name says otherwise.
@@ -50,6 +50,23 @@ class Limits:
     """A prompt chunk is never longer than this in one step; 0 means no such limit."""
     scheduling_policy: str = "fcfs"
     eos_token_ids: tuple[TokenId, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, lowest in _LOWEST_LIMITS.items():
+            if getattr(self, name) < lowest:
+                raise ValueError(f"{name} must be at least {lowest}, got {getattr(self, name)}")
+
+
+_LOWEST_LIMITS = {
+    "num_blocks": 1,
+    "block_size": 1,
+    "vocab_size": 1,
+    "max_model_len": 1,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 1,
+    "max_num_partial_prefills": 1,
+    "long_prefill_token_threshold": 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
