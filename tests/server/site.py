@@ -152,7 +152,9 @@ def parse_events(status: int, headers: httpx.Headers, text: str) -> Streamed:
 class Site:
     """A running server, seen from a client."""
 
-    def __init__(self, app: App, url: str, run: Callable[[Coroutine[Any, Any, Any]], Any], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, app: App, url: str, run: Callable[[Coroutine[Any, Any, Any]], Any], tokenizer: Tokenizer
+    ) -> None:
         self.app = app
         self.url = url
         self.run = run
@@ -243,7 +245,7 @@ def running(
     living = asyncio.run_coroutine_threadsafe(live(), loop)
     try:
         path = "/health/ready" if load is None else "/health"
-        site.until(lambda: site.http.get(path).status_code == 200 or living.done())
+        site.until(lambda: living.done() or site.http.get(path).status_code == 200)
         yield site
     finally:
         site.http.close()

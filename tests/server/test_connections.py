@@ -127,12 +127,19 @@ def die(site: Site) -> None:
 
 def test_a_dead_engine_is_said_to_everybody(gated: Gated) -> None:
     site, gate = gated
-    waits = [in_thread(lambda stream=stream: site.complete("the", stream=stream, max_tokens=50)) for stream in (False, True)]
+    waits = [
+        in_thread(lambda stream=stream: site.complete("the", stream=stream, max_tokens=50)) for stream in (False, True)
+    ]
     site.until(lambda: site.app.service.duty.in_flight == 2)
     gate.open()
     die(site)
     responses = [wait() for wait in waits]
-    responses += [site.complete("the"), site.chat("the", stream=True), site.http.get("/health"), site.http.get("/v1/models")]
+    responses += [
+        site.complete("the"),
+        site.chat("the", stream=True),
+        site.http.get("/health"),
+        site.http.get("/v1/models"),
+    ]
     for response in responses:
         assert response.status_code == 503 or site.stream(response).errors
         assert "engine" in response.text
@@ -187,5 +194,3 @@ def test_the_answer_for_a_client_that_is_there(gated: Gated) -> None:
     wait = in_thread(lambda: site.complete("the", max_tokens=4, ignore_eos=True))
     gate.let(4)
     assert wait().json()["usage"]["completion_tokens"] == 4
-
-

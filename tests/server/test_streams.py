@@ -82,7 +82,9 @@ def check_frame(streamed: Streamed, kind: str, num_choices: int) -> None:
     assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in streamed.chunks}) == 1
     assert streamed.chunks[0]["object"] == kind
     *with_choices, last = streamed.chunks
-    assert last["choices"] == [] and all(len(chunk["choices"]) == 1 and chunk["usage"] is None for chunk in with_choices)
+    assert last["choices"] == [] and all(
+        len(chunk["choices"]) == 1 and chunk["usage"] is None for chunk in with_choices
+    )
     for index in range(num_choices):
         finishes = [choice["finish_reason"] for choice in streamed.choices(index)]
         assert finishes[-1] is not None and not any(finishes[:-1])
@@ -113,7 +115,9 @@ def test_one_event_for_each_step(site: Site) -> None:
     """Also where a stop string holds the text back."""
     plain = site.stream(site.complete("the", stream=True, max_tokens=9, ignore_eos=True, n=2))
     assert [len(plain.choices(index)) for index in (0, 1)] == [9, 9]
-    held = site.stream(site.complete("the", stream=True, max_tokens=9, ignore_eos=True, stop=plain.text()[:8] + "never"))
+    held = site.stream(
+        site.complete("the", stream=True, max_tokens=9, ignore_eos=True, stop=plain.text()[:8] + "never")
+    )
     assert len(held.choices()) == 9 and held.text() == plain.text()
 
 

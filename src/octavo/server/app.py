@@ -69,6 +69,7 @@ class App:
     def __init__(self, service: Service, routes: tuple[Route, ...] = ROUTES) -> None:
         self.service = service
         self._guard = KeyGuard(service.config.server.api_key)
+        self._root_path = service.config.server.root_path
         self._routes: dict[str, dict[str, Handler]] = {}
         for route in routes:
             self._routes.setdefault(route.path, {})[route.method] = route.handler
@@ -83,7 +84,7 @@ class App:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, self._root_path)
         try:
             await self._dispatch(exchange)
         except ClientGone:

@@ -29,12 +29,13 @@ class Exchange:
 
     __slots__ = ("_receive", "_send", "began", "headers", "id", "method", "path", "replied", "status")
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, root_path: str = "") -> None:
+        """`root_path` may stand before the path, where a proxy did not take it off."""
         self._receive = receive
         self._send = send
         self.began = time.perf_counter()
         self.method: str = scope["method"]
-        self.path: str = _own_path(scope)
+        self.path: str = _own_path(scope["path"], root_path)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         """Of the request, names in lower case; the last of equal names."""
         self.id = _request_id(self.headers.get(b"x-request-id"))
@@ -149,11 +150,8 @@ _STREAM_HEADERS = (
 )
 
 
-def _own_path(scope: Scope) -> str:
-    """The path below the prefix under which a proxy shows this server."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(root + "/") else path
+def _own_path(path: str, root_path: str) -> str:
+    return path[len(root_path) :] if root_path and path.startswith(f"{root_path}/") else path
 
 
 def _request_id(given: bytes | None) -> str:

@@ -151,6 +151,7 @@ async def _drain(
     try:
         await asyncio.wait((idle, again, ending), timeout=config.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
         if again.done():
+            await _stop_all(app, "the server was told to end at once")
             server.force_exit = True
             return 128 + again.result()
         if ending.done():
@@ -201,7 +202,6 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
         log_level=config.uvicorn_log_level,
         access_log=False,
         server_header=False,
-        root_path=config.root_path,
         timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=int(LAST_WORDS_S),
     )

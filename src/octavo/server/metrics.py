@@ -117,6 +117,11 @@ class Meters:
             Stepped: self._stepped,
         }
 
+    @property
+    def num_followed(self) -> int:
+        """Requests that are remembered: those that are not over."""
+        return len(self._courses)
+
     def on_event(self, event: Event) -> None:
         handler = self._handlers.get(type(event))
         if handler is not None:

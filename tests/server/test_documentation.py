@@ -1,0 +1,83 @@
+"""The description of the API is made from what is there, so it has all of it."""
+
+from html.parser import HTMLParser
+from typing import Any
+
+from octavo.server.app import ROUTES
+from tests.server.site import Site
+
+
+def document(site: Site) -> dict[str, Any]:
+    return site.http.get("/openapi.json").json()
+
+
+def test_each_route_and_each_field_is_described(site: Site) -> None:
+    described = document(site)
+    for route in ROUTES:
+        path = route.path + "{model}" if route.path.endswith("/") else route.path
+        operation = described["paths"][path][route.method.lower()]
+        assert operation["summary"]
+        if route.body is not None:
+            reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+            properties = described["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
+            assert properties.keys() == route.body.model_fields.keys()
+            assert all(field.get("description") for field in properties.values())
+
+
+def references(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set[str]()
+        return own.union(*map(references, value.values()))
+    return set[str]().union(*map(references, value)) if isinstance(value, list) else set()
+
+
+def test_references_lead_somewhere(site: Site) -> None:
+    described = document(site)
+    known = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    assert references(described["paths"]) | references(described["components"]) <= known
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag != "script"
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_is_whole_without_the_rest_of_the_internet(site: Site) -> None:
+    response = site.http.get("/docs")
+    page = Page(response.text)
+    assert response.headers["content-type"].startswith("text/html")
+    assert page.links == ["openapi.json"]
+    assert {"/v1/chat/completions", "temperature", "messages"} <= set(page.words)
+
+
+def test_tokenize_and_detokenize(site: Site) -> None:
+    """Both dialects, and there and back."""
+    for field in ("prompt", "content"):
+        answer = site.post("/tokenize", {field: "the \u00e9", "return_token_strs": True}).json()
+        assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"]) and answer["max_model_len"] == 256
+        assert site.post("/detokenize", {"tokens": answer["tokens"]}).json() == {
+            "prompt": "the \u00e9",
+            "content": "the \u00e9",
+        }
+    messages = [{"role": "user", "content": "the <|im_end|>"}]
+    ids = site.post("/tokenize", {"messages": messages}).json()["tokens"]
+    usage = site.chat(messages, max_tokens=1).json()["usage"]
+    assert len(ids) == usage["prompt_tokens"] and ids.count(2) == 1
+    control = site.post("/tokenize", {"prompt": "<|im_end|>", "parse_special": True}).json()["tokens"]
+    assert control == [2] and site.post("/tokenize", {"prompt": "<|im_end|>"}).json()["count"] > 1
+    assert site.post("/tokenize", {"prompt": "a", "content": "b"}).json()["error"]["param"] == "content"
+    assert site.post("/tokenize", {}).status_code == 400
+    info = site.http.get("/tokenizer_info").json()
+    assert info["eos_token"] == "<|im_end|>" and "im_start" in info["chat_template"]
+    assert site.http.get("/version").json()["fingerprint"] == "tiny-reference"
+    assert site.http.get("/load").json()["server_load"] == 0

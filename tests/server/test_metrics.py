@@ -1,0 +1,121 @@
+"""Numbers that add up: against a model of the event stream, and on a server against what clients were told."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, Queued, Refused, Stepped
+from octavo.core.plan import ScoredToken
+from octavo.core.types import FinishReason
+from octavo.server.exposition import MetersCollector, exposed, registry_of
+from octavo.server.metrics import Histogram, Meters
+from tests.server.site import Site
+
+TOKEN = (ScoredToken(5),)
+
+
+def exposition(meters: Meters) -> dict[tuple[str, str], float]:
+    """(sample name, value of the label that is its own, or "m") -> value, as Prometheus would parse it."""
+    text = exposed(registry_of(MetersCollector(meters, lambda: {"model_name": "m"}, dict))).decode()
+    return {
+        (sample.name, next((value for name, value in sample.labels.items() if name != "model_name"), "m")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+lives = st.lists(
+    st.tuples(
+        st.integers(1, 30),  # prompt
+        st.integers(0, 5),  # cached
+        st.integers(1, 3),  # choices
+        st.integers(0, 4),  # steps with a token
+        st.integers(0, 1),  # preemptions
+        st.sampled_from(FinishReason),
+    ),
+    max_size=6,
+)
+
+
+def play(meters: Meters, lives: list[tuple[int, int, int, int, int, FinishReason]]) -> None:
+    """Each request's life, one after the other, as an engine tells it."""
+    time_s = 0.0
+
+    def tell(*events: Event) -> None:
+        for event in events:
+            meters.on_event(event)
+
+    for number, (prompt, cached, n, steps, preemptions, reason) in enumerate(lives):
+        name = f"r{number}"
+        tell(Queued(name, time_s, prompt), Admitted(name, 0, time_s + 1, cached))
+        for step in range(steps):
+            tell(*(Generated(name, choice, time_s + 2 + step, TOKEN) for choice in range(n)))
+            tell(Stepped(time_s, step, n, 0, n, 1, 2, 3, {"compute": 0.5}))
+        for _ in range(preemptions):
+            tell(Preempted(name, 0, time_s + 3, 7, "no room"), Admitted(name, 0, time_s + 4, 2, resumed=True))
+        time_s += 10
+        tell(*(Finished(name, choice, time_s, reason) for choice in range(n)))
+        tell(Stepped(time_s, 0, 0, 0, 0, 4, 2, 0, {}))
+
+
+@given(lives)
+def test_counters_are_the_sums_of_what_happened(lives: list[tuple[int, int, int, int, int, FinishReason]]) -> None:
+    meters = Meters()
+    play(meters, lives)
+    found = exposition(meters)
+    told = [life for life in lives if life[3]]
+    assert found["vllm:prompt_tokens_total", "m"] == sum(prompt for prompt, *_ in told)
+    assert found["vllm:generation_tokens_total", "m"] == sum(n * steps for _, _, n, steps, _, _ in lives)
+    assert found["vllm:prefix_cache_queries_total", "m"] == sum(prompt for prompt, *_ in lives)
+    assert found["vllm:prefix_cache_hits_total", "m"] == sum(cached for _, cached, *_ in lives)
+    assert found["vllm:num_preemptions_total", "m"] == sum(life[4] for life in lives)
+    assert found["octavo:preempted_tokens_total", "m"] == 7 * sum(life[4] for life in lives)
+    ended = Counter({reason: 0 for reason in FinishReason})
+    for _, _, n, _, _, reason in lives:
+        ended[reason] += n
+    assert {reason: found["vllm:request_success_total", reason.value] for reason in FinishReason} == ended
+    assert found["vllm:time_to_first_token_seconds_count", "m"] == len(told)
+    assert found["vllm:inter_token_latency_seconds_count", "m"] == sum(life[2] * (life[3] - 1) for life in told)
+    assert found["vllm:e2e_request_latency_seconds_count", "m"] == sum(ended.values())
+    assert found["vllm:request_generation_tokens_sum", "m"] == found["vllm:generation_tokens_total", "m"]
+    assert found["vllm:num_requests_running", "m"] == found["vllm:num_requests_waiting", "m"] == 0
+    assert meters.num_followed == 0, "a request that is over is not remembered"
+
+
+@given(st.lists(st.floats(0, 100)))
+def test_buckets_are_cumulative_and_hold_everything(values: list[float]) -> None:
+    histogram = Histogram((1, 2.5, 50))
+    for value in values:
+        histogram.observe(value)
+    buckets, total = histogram.buckets()
+    assert [count for _, count in buckets] == [sum(value <= bound for value in values) for bound in (1, 2.5, 50, 1e9)]
+    assert buckets[-1][0] == "+Inf" and abs(total - sum(values)) < 1e-6
+
+
+def test_blocks_add_up_and_usage_is_their_share() -> None:
+    meters = Meters()
+    meters.on_event(Stepped(0.0, 1, 2, 3, 4, 10, 20, 30, {"compute": 0.25}))
+    meters.on_event(Refused("r", 0.0, "pool_too_small", "no"))
+    found = exposition(meters)
+    assert [found["octavo:blocks", state] for state in ("blank", "cached", "leased")] == [10, 20, 30]
+    assert found["vllm:kv_cache_usage_perc", "m"] == 0.5
+    assert (found["vllm:num_requests_running", "m"], found["vllm:num_requests_waiting", "m"]) == (2, 3)
+    assert found["octavo:step_phase_seconds_total", "compute"] == 0.25
+    assert found["octavo:requests_refused_total", "pool_too_small"] == 1
+
+
+def test_a_server_counts_what_its_clients_were_told(site: Site) -> None:
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:prefix_cache_hits_total")
+    before = [site.metric(name) for name in names]
+    ended = site.metric("vllm:request_success_total")
+    usages = [site.complete("count me " * 5, max_tokens=4, n=2, temperature=1).json()["usage"] for _ in range(3)]
+    after = [site.metric(name) for name in names]
+    assert after[0] - before[0] == sum(usage["prompt_tokens"] for usage in usages)
+    assert after[1] - before[1] == sum(usage["completion_tokens"] for usage in usages)
+    assert after[2] - before[2] == sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+    assert site.metric("vllm:request_success_total") - ended == 6
+    assert site.metric("vllm:request_success_total", model_name="tiny", engine="0") == ended + 6
+    assert site.metric("octavo:blocks") == 256
+    assert site.metric("vllm:cache_config_info", block_size="8", num_gpu_blocks="256") == 1
