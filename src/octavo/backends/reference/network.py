@@ -5,6 +5,8 @@ batch, so nothing can choose another order of additions for another batch. The p
 BLAS: those never depend on threads, and threads of BLAS that wait for a busy core are fifty times slower than none.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,12 +92,12 @@ def feed_forward(layer: Layer, normed: Array) -> Array:
 def silu(x: Array) -> Array:
     """x * sigmoid(x), without overflow: exp(-|x|) is at most 1."""
     small = np.exp(-np.abs(x))
-    return x * (np.where(x >= 0, np.float32(1), small) / (1 + small))
+    return x * (np.where(x >= 0, np.float32(1), small) / (np.float32(1) + small))
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    mean_square = np.mean(np.square(x), dtype=np.float64)
-    return x * np.float32(1 / np.sqrt(mean_square + eps)) * weight
+    mean_square = float(np.mean(np.square(x), dtype=np.float64))
+    return x * np.float32(1 / math.sqrt(mean_square + eps)) * weight
 
 
 def rotation(spec: ModelSpec, position: int) -> tuple[Array, Array]:
