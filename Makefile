@@ -13,7 +13,7 @@ ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench
 
-.PHONY: help install serve test test-slow check format bench clean
+.PHONY: help install serve test test-slow check format docs bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ format: $(STAMP) ## Rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix $(PY_PATHS) || true
 	@$(BIN)/ruff format --quiet $(PY_PATHS)
 	@$(BIN)/clang-format -i $(NATIVE)
+
+docs: $(STAMP) ## Write the generated documents again
+	@$(BIN)/python -m tests.layout.map > docs/map.md
+	@$(BIN)/python -m octavo.config.docs > docs/reference/configuration.md
+	@$(BIN)/python -c 'from octavo.cli import reference; print(reference(), end="")' > docs/reference/command-line.md
 
 bench: $(STAMP) ## Measure policy; with PEERS=DIR, throughput beside llama.cpp as well
 	@$(BIN)/python bench/policy.py

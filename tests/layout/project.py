@@ -39,12 +39,6 @@ def _module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def packages() -> tuple[Path, ...]:
-    """Folders of `octavo` that hold more than an `__init__.py`."""
-    folders = {path.parent for path in source_files(".py", under=PACKAGE) if path.name != "__init__.py"}
-    return tuple(sorted(folders))
-
-
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.layout.project import PACKAGE, ROOT, modules, packages, source_files, tree
+from tests.layout.map import document, sentence, speaking_modules
+from tests.layout.project import PACKAGE, ROOT, source_files, tree
 
 HEADINGS = ("Decides", "Must never know", "Files in reading order", "Laws", "How it is tested")
 
@@ -21,26 +22,39 @@ def section(text: str, heading: str) -> str:
     return match[1]
 
 
-@pytest.mark.parametrize("folder", packages(), ids=lambda folder: folder.relative_to(PACKAGE).as_posix())
-def test_each_package_explains_itself(folder: Path) -> None:
-    if folder == PACKAGE:
-        return  # docs/map.md and README.md speak for the top
-    text = (folder / "README.md").read_text(encoding="utf-8")
+def nearest_readme(path: Path) -> Path:
+    """The README that speaks for a module: the first one upwards."""
+    return next(readme for folder in path.parents if (readme := folder / "README.md").is_file())
+
+
+def room_readmes() -> dict[Path, set[str]]:
+    """README -> the names of the modules that it speaks for."""
+    readmes: dict[Path, set[str]] = {}
+    for path in source_files(".py", under=PACKAGE):
+        if path.name != "__init__.py" and path.parent != PACKAGE:  # docs/map.md and /README.md speak for the top
+            readmes.setdefault(nearest_readme(path), set()).add(path.name)
+    return readmes
+
+
+def test_each_package_has_a_readme() -> None:
+    assert [readme for readme in room_readmes() if not readme.is_relative_to(PACKAGE)] == []
+
+
+@pytest.mark.parametrize("readme", room_readmes(), ids=lambda readme: readme.parent.name)
+def test_a_readme_names_exactly_the_files_that_are_there(readme: Path) -> None:
+    text = readme.read_text(encoding="utf-8")
     assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == list(HEADINGS)
     assert len(text.splitlines()) <= 60
-    listed = set(re.findall(r"`(\w+\.py)`", section(text, "Files in reading order")))
-    present = {path.name for path in source_files(".py", under=folder) if path.parent == folder}
-    assert listed == present - {"__init__.py"}
+    listed = re.findall(r"`(?:\w+/)?(\w+\.py)`", section(text, "Files in reading order"))
+    assert set(listed) == room_readmes()[readme]
 
 
-def test_the_map_has_one_sentence_for_each_module() -> None:
-    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^- `(octavo[\w.]*)`: (.+)$", text, re.MULTILINE)
-    names = [name for name, _ in rows]
-    assert len(names) == len(set(names))
-    speaking = {name for name, path in modules().items() if path.name != "__init__.py" or tree(path).body}
-    assert set(names) == speaking
-    assert not [name for name, sentence in rows if not sentence.endswith(".")]
+def test_each_module_says_what_it_is() -> None:
+    assert not [name for name, path in speaking_modules().items() if not sentence(path)]
+
+
+def test_the_map_is_made_from_the_modules() -> None:
+    assert (ROOT / "docs" / "map.md").read_text(encoding="utf-8") == document(), "run `make docs`"
 
 
 def base_dependencies() -> set[str]:
