@@ -1,6 +1,7 @@
 """Keys, origins, request ids, a path prefix: what stands between the outside and the endpoints."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_each_key_opens(closed: Site, key: str) -> None:
     assert closed.http.get("/nothing", headers={"authorization": f"Bearer {key}"}).status_code == 404
 
 
-def with_key(closed: Site, path: str) -> dict[str, object]:
+def with_key(closed: Site, path: str) -> dict[str, Any]:
     return closed.http.get(path, headers={"authorization": f"Bearer {KEYS[0]}"}).json()
 
 

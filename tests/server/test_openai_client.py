@@ -15,7 +15,7 @@ MESSAGES: Any = [{"role": "user", "content": "the"}]
 
 @pytest.fixture
 def client(site: Site) -> Iterator[openai.OpenAI]:
-    with httpx.Client(trust_env=False) as http:
+    with openai.DefaultHttpxClient(trust_env=False) as http:
         yield openai.OpenAI(
             base_url=f"{site.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S, http_client=http
         )
