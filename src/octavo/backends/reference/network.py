@@ -92,7 +92,7 @@ def feed_forward(layer: Layer, normed: Array) -> Array:
 def silu(x: Array) -> Array:
     """x * sigmoid(x), without overflow: exp(-|x|) is at most 1."""
     small = np.exp(-np.abs(x))
-    return x * (np.where(x >= 0, np.float32(1), small) / (np.float32(1) + small))
+    return (x * np.where(x >= 0, 1, small) / (1 + small)).astype(np.float32, copy=False)
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -110,4 +110,7 @@ def rotate(heads: Array, cos: Array, sin: Array) -> Array:
     """Half-split RoPE on [heads, head_dim]: dimension i turns with i + len(cos); what lies beyond stays."""
     half = len(cos)
     first, second = heads[:, :half], heads[:, half : 2 * half]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin, heads[:, 2 * half :]], axis=1)
+    rotated = heads.copy()
+    rotated[:, :half] = first * cos - second * sin
+    rotated[:, half : 2 * half] = second * cos + first * sin
+    return rotated
