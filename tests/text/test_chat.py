@@ -247,6 +247,15 @@ def test_two_texts_side_by_side_make_no_control_token(cut: int) -> None:
     assert built("smollm").decode(ids) == "<|im_end|>"
 
 
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [("{{ '<|im_' + messages[0].content }}", "end|>"), ("{{ messages[0].content + 'end|>' }}", "<|im_")],
+)
+def test_a_text_cannot_complete_what_a_template_began(source: str, content: str) -> None:
+    ids = encode_chat(built("smollm"), template(source), [{"role": "user", "content": content}])
+    assert built("smollm").decode(ids) == "<|im_end|>"
+
+
 def test_a_template_may_build_a_control_token_around_a_role() -> None:
     ids = encode_chat(built("smollm"), template("{{ '<|' + messages[0].role + '|>' }}"), [{"role": "im_end"}])
     assert ids == [2]

@@ -105,6 +105,18 @@ def test_a_stop_inside_a_token_and_over_tokens() -> None:
     assert drain(SamplingParams(stop="uick br", include_stop_str_in_output=True), [ids])[0].text == "The quick br"
 
 
+def test_spelled_are_the_tokens_that_begin_before_the_stop() -> None:
+    ids = TOKENIZER.encode("The quick brown")
+    texts = [TOKENIZER.token_text(i) for i in ids]
+    for count in range(len(ids)):
+        rest = "".join(texts[count:])
+        output = drain(SamplingParams(stop=(rest,), logprobs=0), [ids])[0]
+        assert (output.text, output.num_spelled, output.num_tokens) == ("".join(texts[:count]), count, len(ids))
+        if len(texts[count]) > 1:  # the stop begins within this token, which so has a share in the text
+            within = drain(SamplingParams(stop=(rest[1:],), logprobs=0), [ids])[0]
+            assert (within.text, within.num_spelled) == ("".join(texts[:count]) + rest[0], count + 1)
+
+
 def test_tokens_after_the_stop_are_not_output() -> None:
     ids = TOKENIZER.encode("abcab")
     stream = TextStream(TOKENIZER, SamplingParams(stop=(TOKENIZER.token_text(ids[0]),)))

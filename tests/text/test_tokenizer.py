@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Library
 from tokenizers import pre_tokenizers
 
 from octavo.loaders import open_checkpoint
@@ -150,6 +151,36 @@ def test_both_forms_of_a_vocabulary_are_one_tokenizer(text: str) -> None:
     assert from_json.decode(ids) == sentencepiece().decode(ids)
 
 
+@pytest.mark.parametrize(("scores", "wanted"), [((2.0, 1.0), ["ab", "c"]), ((1.0, 2.0), ["a", "bc"])])
+def test_the_better_token_is_made_first(scores: tuple[float, float], wanted: list[str]) -> None:
+    tokens = ("<unk>", "a", "b", "c", "ab", "bc")
+    vocabulary = Vocabulary(
+        kind="llama",
+        tokens=tokens,
+        token_types=(2, 1, 1, 1, 1, 1),
+        scores=(0.0, 0.0, 0.0, 0.0, *scores),
+        unk_token_id=0,
+        add_space_prefix=False,
+    )
+    assert [tokens[token_id] for token_id in build_tokenizer(vocabulary).encode("abc")] == wanted
+
+
+def metaspace(scheme: str) -> dict[str, Any]:
+    return {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+@given(text=texts.filter(lambda text: "\ufdd0" not in text))
+def test_space_prefixes_of_all_schemes_are_the_librarys(scheme: str, text: str) -> None:
+    """Also in the slower way of encoding, which takes a text part by part."""
+    whole = json.loads(small_sentencepiece().published) | {"normalizer": None, "pre_tokenizer": metaspace(scheme)}
+    source = json.dumps(whole)
+    tokenizer = build_tokenizer(Vocabulary(tokenizer_json=source.encode(), bos_token_id=1))
+    ids = Library.from_str(source).encode(text, add_special_tokens=False).ids
+    assert tokenizer.encode(text, parse_special=True, add_special_tokens=False) == ids
+    assert tokenizer.encode_guarded(text, "\ufdd0") == ids
+
+
 def test_no_space_prefix_where_the_file_says_so() -> None:
     tokenizer = build_tokenizer(replace(small_sentencepiece().tables, add_space_prefix=False, add_bos=False))
     assert tokenizer.token_bytes(tokenizer.encode("The")[0])[:1] == b"T"
@@ -193,6 +224,7 @@ def test_merges_cannot_make_a_control_token_of_text() -> None:
     assert got[-5:-1] == [ids[character] for character in "</s>"]
     assert tokenizer.decode(got) == "x</s>y"
     assert 2 in tokenizer.encode("x</s>y", parse_special=True)
+    assert tokenizer.encode_guarded("x<\ufdd0/s>y", "\ufdd0") == got
 
 
 def test_bos_and_eos_are_added_as_the_vocabulary_says() -> None:
