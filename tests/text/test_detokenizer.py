@@ -68,3 +68,10 @@ def test_an_answer_keeps_its_first_space() -> None:
     ids = tokenizer.encode("The quick", add_special_tokens=False)
     assert Detokenizer(tokenizer.shown_pieces).push(ids) == " The quick"
     assert tokenizer.decode(ids) == "The quick"
+
+
+def test_one_space_is_dropped_and_only_at_the_beginning() -> None:
+    pieces = pieces_of([b"", b" ", b" a"])
+    start = Detokenizer(pieces, drop_space=True)
+    assert [start.push([token_id]) for token_id in (0, 1, 2, 2)] == ["", "", " a", " a"]
+    assert detokenize(pieces, [0, 1, 2, 2], drop_space=True) == " a a"
