@@ -11,7 +11,7 @@ from tests.system.serving import Served, serving
 
 @pytest.fixture(scope="session")
 def llm(default_model: Path) -> Iterator[LLM]:
-    with LLM(default_model, backend="reference", max_num_seqs=16, max_model_len=2048, seed=1) as llm:
+    with LLM(default_model, max_num_seqs=16, max_model_len=2048, seed=1) as llm:
         yield llm
 
 

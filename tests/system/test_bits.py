@@ -3,6 +3,7 @@ tokens and their logprobs are the same floats."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,42 @@ from octavo.engine.loop import Order, Replica
 from octavo.loaders import open_checkpoint
 from tests.engine.script import Script, play
 
-LENGTH, NEW = 75, 10
-GREEDY = SamplingParams(temperature=0, max_tokens=NEW, logprobs=3, ignore_eos=True)
-DRAWN = SamplingParams(temperature=0.9, top_p=0.95, max_tokens=NEW, logprobs=3, ignore_eos=True, repetition_penalty=1.1)
 ISAS = [candidate.name for candidate in candidates() if candidate.accepted]
 
 
-def prompt(number: int, length: int = LENGTH) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class Size:
+    """How much is computed: prompts longer than a block, answers that cross one, and company of many lengths."""
+
+    length: int
+    new: int
+    company: int
+    other_length: int
+    tight_blocks: int
+    """Blocks for one other of `other_length` and the two that everything is about, as long as none of them grows."""
+
+
+FAST = Size(length=75, new=10, company=15, other_length=40, tight_blocks=3 + 5 + 5)
+SLOW = Size(length=18, new=3, company=3, other_length=14, tight_blocks=1 + 2 + 2)
+"""For the scalar kernels, which are an oracle and in no hurry."""
+
+
+def size_for(isa: str) -> Size:
+    return SLOW if isa == "scalar" else FAST
+
+
+def prompt(number: int, length: int) -> tuple[int, ...]:
     return tuple((number * 7919 + position * 104729) % 40000 + 100 for position in range(length))
 
 
-def asked(name: str = "x") -> list[Request]:
+def asked(size: Size, name: str = "x") -> list[Request]:
     """The two requests that everything is about: greedy, and drawn with all that a draw depends on."""
+    same: dict[str, Any] = {"max_tokens": size.new, "logprobs": 3, "ignore_eos": True}
+    greedy = SamplingParams(temperature=0, **same)
+    drawn = SamplingParams(temperature=0.9, top_p=0.95, repetition_penalty=1.1, **same)
     return [
-        Request(request_id=f"{name} greedy", prompt=prompt(1), params=GREEDY),
-        Request(request_id=f"{name} drawn", prompt=prompt(2), params=DRAWN, seed=12345),
+        Request(request_id=f"{name} greedy", prompt=prompt(1, size.length), params=greedy),
+        Request(request_id=f"{name} drawn", prompt=prompt(2, size.length), params=drawn, seed=12345),
     ]
 
 
@@ -56,14 +78,27 @@ def replica(model: Path, isa: str, **options: Any) -> Iterator[Replica]:
         built.backend.close()
 
 
-def answers(script: Script, name: str = "x") -> list[list[ScoredToken]]:
-    return [script.scored(request.request_id) for request in asked(name)]
+Answers = list[list[ScoredToken]]
 
 
-def result(model: Path, isa: str, turns: Sequence[Sequence[Order]], **options: Any) -> tuple[list[Any], list[Event]]:
+def answers(script: Script, size: Size) -> Answers:
+    return [script.scored(request.request_id) for request in asked(size)]
+
+
+def result(model: Path, isa: str, turns: Sequence[Sequence[Order]], **options: Any) -> tuple[Answers, list[Event]]:
     with replica(model, isa, **options) as built:
         script = play(built, *turns)
-        return answers(script), script.events
+        return answers(script, size_for(isa)), script.events
+
+
+def each_alone(model: Path, isa: str, **options: Any) -> Answers:
+    """Each by itself, in one chunk, on one thread, into an empty cache."""
+    size = size_for(isa)
+    runs = [result(model, isa, [[request]], num_threads=1, **options)[0] for request in asked(size)]
+    both = [runs[0][0], runs[1][1]]
+    assert all(len(tokens) == size.new and tokens[0].logprob is not None for tokens in both)
+    assert both[0] != both[1]
+    return both
 
 
 @pytest.fixture(scope="module", params=ISAS)
@@ -72,50 +107,63 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def alone(default_model: Path, isa: str) -> list[list[ScoredToken]]:
-    """Each by itself, in one chunk, on one thread, into an empty cache."""
-    runs = [result(default_model, isa, [[request]], num_threads=1)[0] for request in asked()]
-    both = [runs[0][0], runs[1][1]]
-    assert all(len(tokens) == NEW and tokens[0].logprob is not None for tokens in both)
-    assert both[0] != both[1]
-    return both
+def size(isa: str) -> Size:
+    return size_for(isa)
 
 
-def test_two_threads(default_model, isa, alone):
-    got, _ = result(default_model, isa, [asked()], num_threads=2)
+@pytest.fixture(scope="module")
+def alone(default_model: Path, isa: str) -> Answers:
+    return each_alone(default_model, isa)
+
+
+def test_two_threads(default_model, isa, size, alone):
+    got, _ = result(default_model, isa, [asked(size)], num_threads=2)
     assert got == alone
 
 
-def test_among_fifteen_others(default_model, isa, alone):
-    company = others(15)
-    got, _ = result(default_model, isa, [[*company[:7], *asked()], company[7:]])
+def test_among_others(default_model, isa, size, alone):
+    company = others(size.company)
+    half = len(company) // 2
+    got, _ = result(default_model, isa, [[*company[:half], *asked(size)], company[half:]])
     assert got == alone
 
 
 @pytest.mark.parametrize("budget", [7, 16, 512])
-def test_in_chunks(default_model, isa, alone, budget):
+def test_in_chunks(default_model, isa, size, alone, budget):
     options = {"max_num_batched_tokens": budget, "max_num_seqs": min(budget, 17)}
-    got, _ = result(default_model, isa, [[*others(3), *asked()]], **options)
+    got, _ = result(default_model, isa, [[*others(size.company // 5 + 1), *asked(size)]], **options)
     assert got == alone
 
 
-def test_cached(default_model, isa, alone):
+def test_cached(default_model, isa, size, alone):
     with replica(default_model, isa) as built:
-        play(built, asked("before"))
-        script = play(built, asked())
+        play(built, asked(size, "before"))
+        script = play(built, asked(size))
     hits = {event.request_id: event.cached_tokens for event in script.events if isinstance(event, Admitted)}
-    assert min(hits.values()) >= LENGTH // 16 * 16
-    assert answers(script) == alone
+    assert min(hits.values()) >= size.length // 16 * 16
+    assert answers(script, size) == alone
 
 
-def test_preempted(default_model, isa, alone):
-    company = others(3, length=40, new=60)
-    got, events = result(default_model, isa, [[*company, *asked()]], num_blocks=20)
+def test_preempted(default_model, isa, size, alone):
+    """All three fit at first; when the ones ahead grow, those behind lose their blocks."""
+    company = others(1, length=size.other_length, new=20)
+    options = {"num_blocks": size.tight_blocks, "max_model_len": 16 * size.tight_blocks}
+    got, events = result(default_model, isa, [[*company, *asked(size)]], **options)
     hurt = {event.request_id for event in events if isinstance(event, Preempted)}
-    assert hurt & {request.request_id for request in asked()}
+    assert hurt & {request.request_id for request in asked(size)}
     assert got == alone
 
 
-def test_another_block_size(default_model, isa, alone):
-    got, _ = result(default_model, isa, [asked()], block_size=32)
+def test_another_block_size(default_model, isa, size, alone):
+    got, _ = result(default_model, isa, [asked(size)], block_size=32)
     assert got == alone
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_other_number_formats(default_model, dtype, kv_cache_dtype):
+    isa = ISAS[0]
+    options = {"dtype": dtype, "kv_cache_dtype": kv_cache_dtype}
+    turns = [[*others(5), *asked(size_for(isa))]]
+    got, _ = result(default_model, isa, turns, max_num_batched_tokens=17, num_threads=2, **options)
+    assert got == each_alone(default_model, isa, **options)
