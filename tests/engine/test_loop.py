@@ -6,6 +6,8 @@ import pytest
 
 from octavo.core.audit import audit
 from octavo.core.events import Finished, Generated, Refused, Stepped
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.ports import Backend, Capacity
 from octavo.core.types import FinishReason
 from octavo.engine.loop import Order, Replica, Withdraw
 from tests.engine.replicas import Plan, build, request
@@ -72,3 +74,40 @@ def test_a_failing_step_ends_its_requests_and_no_other(caplog):
     (ended,) = (event for event in script.events if isinstance(event, Finished) and event.request_id == "a")
     assert "InjectedError" in (ended.message or "")
     assert "Traceback" in caplog.text and at_rest(replica)
+
+
+class Forgetful:
+    """A backend whose results lack what was asked for, from the third step on."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def capacity(self) -> Capacity:
+        return self._backend.capacity()
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        result = self._backend.execute(plan)
+        return StepResult(plan.step) if plan.step > 2 else result
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def test_a_result_that_answers_another_question_is_a_failed_step(caplog):
+    replica = build(Plan().encode(), lambda _: None)
+    broken = Replica(replica.scheduler, Forgetful(replica.backend), replica.facts)
+    script = play(broken, [request("a", max_tokens=2), request("b", max_tokens=5)])
+    assert script.reasons() == {"a": FinishReason.LENGTH, "b": FinishReason.ERROR}
+    assert "Traceback" in caplog.text and at_rest(replica)
+
+
+def test_an_interrupt_in_a_step_leaves_nothing_behind():
+    class Interrupted(Forgetful):
+        def execute(self, plan: StepPlan) -> StepResult:
+            raise KeyboardInterrupt
+
+    replica = build(Plan().encode(), lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        play(Replica(replica.scheduler, Interrupted(replica.backend), replica.facts), [request("a"), request("b")])
+    assert at_rest(replica)
+    assert play(replica, [request("a")]).reasons() == {"a": FinishReason.LENGTH}

@@ -30,13 +30,14 @@ class Size:
     length: int
     new: int
     company: int
+    budgets: tuple[int, ...]
     other_length: int
     tight_blocks: int
     """Blocks for one other of `other_length` and the two that everything is about, as long as none of them grows."""
 
 
-FAST = Size(length=75, new=10, company=15, other_length=40, tight_blocks=3 + 5 + 5)
-SLOW = Size(length=18, new=3, company=3, other_length=14, tight_blocks=1 + 2 + 2)
+FAST = Size(length=75, new=10, company=15, budgets=(7, 16, 512), other_length=40, tight_blocks=3 + 5 + 5)
+SLOW = Size(length=18, new=3, company=2, budgets=(7,), other_length=16, tight_blocks=1 + 2 + 2)
 """For the scalar kernels, which are an oracle and in no hurry."""
 
 
@@ -128,11 +129,11 @@ def test_among_others(default_model, isa, size, alone):
     assert got == alone
 
 
-@pytest.mark.parametrize("budget", [7, 16, 512])
-def test_in_chunks(default_model, isa, size, alone, budget):
-    options = {"max_num_batched_tokens": budget, "max_num_seqs": min(budget, 17)}
-    got, _ = result(default_model, isa, [[*others(size.company // 5 + 1), *asked(size)]], **options)
-    assert got == alone
+def test_in_chunks(default_model, isa, size, alone):
+    for budget in size.budgets:
+        options = {"max_num_batched_tokens": budget, "max_num_seqs": min(budget, 17)}
+        got, _ = result(default_model, isa, [[*others(size.company // 5 + 1), *asked(size)]], **options)
+        assert got == alone, f"with {budget} tokens a step"
 
 
 def test_cached(default_model, isa, size, alone):
@@ -146,7 +147,7 @@ def test_cached(default_model, isa, size, alone):
 
 def test_preempted(default_model, isa, size, alone):
     """All three fit at first; when the ones ahead grow, those behind lose their blocks."""
-    company = others(1, length=size.other_length, new=20)
+    company = others(1, length=size.other_length, new=2 * size.new)
     options = {"num_blocks": size.tight_blocks, "max_model_len": 16 * size.tight_blocks}
     got, events = result(default_model, isa, [[*company, *asked(size)]], **options)
     hurt = {event.request_id for event in events if isinstance(event, Preempted)}

@@ -5,6 +5,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.config import ConfigError
 from octavo.core.sampling import ParameterError
+from octavo.engine.outputs import GenerationError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
@@ -35,10 +36,10 @@ def test_a_chat_is_its_rendered_prompt(llm):
 
 
 def test_many_conversations_answer_in_their_order(llm):
-    spain = [{"role": "user", "content": "What is the capital of Spain?"}]
-    outputs = llm.chat([FRANCE, spain, FRANCE], GREEDY, use_tqdm=False)
+    germany = [{"role": "user", "content": "What is the capital of Germany?"}]
+    outputs = llm.chat([FRANCE, germany, FRANCE], GREEDY, use_tqdm=False)
     assert ["Paris" in output.outputs[0].text for output in outputs] == [True, False, True]
-    assert "Madrid" in outputs[1].outputs[0].text
+    assert "Berlin" in outputs[1].outputs[0].text
 
 
 def test_prompts_come_in_four_shapes(llm):
@@ -168,3 +169,10 @@ def test_a_progress_bar_can_be_shown(llm, capsys):
 def test_arguments_that_cannot_be_used_say_why(default_model, options, error, words):
     with pytest.raises(error, match=words):
         LLM(**{"model": default_model, **options})
+
+
+def test_a_failing_step_is_an_error_and_the_next_call_works(default_model):
+    with LLM(default_model, max_num_seqs=4, max_model_len=256, fault="decode-error@3") as llm:
+        with pytest.raises(GenerationError, match="injected on purpose"):
+            ask(llm, [SEA, SEA])
+        assert ask(llm, SEA, SamplingParams(temperature=0, max_tokens=2))[0].finished

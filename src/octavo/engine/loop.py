@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.core.events import Event, Stepped
-from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
@@ -101,19 +100,15 @@ class EngineLoop:
         if not plan.work:
             raise RuntimeError(f"step {plan.step}: the scheduler has work and plans none")
         self._last_step = plan.step
-        result = self._execute(plan)
-        time_s = self._clock()
-        if isinstance(result, StepResult):
-            return self._scheduler.commit(plan, result, time_s)
-        return self._scheduler.fail(plan, result, time_s)
-
-    def _execute(self, plan: StepPlan) -> StepResult | str:
-        """The backend's result; or, where it raised, what to tell those whom it hurts."""
         try:
-            return self._backend.execute(plan)
+            result = self._backend.execute(plan)
+            return self._scheduler.commit(plan, result, self._clock())
         except Exception as error:
-            log.exception("step %d failed: %d requests of it end with an error", plan.step, len(plan.work))
-            return f"the step failed: {type(error).__name__}: {error}"
+            if self._scheduler.in_flight is not plan:
+                raise  # commit broke half way: nothing can be trusted any more
+            log.exception("step %d failed: the %d works in it end with an error", plan.step, len(plan.work))
+            return self._scheduler.fail(plan, f"the step failed: {type(error).__name__}: {error}", self._clock())
         except BaseException:
-            self._scheduler.fail(plan, "interrupted", self._clock())
+            if self._scheduler.in_flight is plan:
+                self._scheduler.fail(plan, "interrupted", self._clock())
             raise
