@@ -7,15 +7,15 @@
 
 struct KvBf16 {
   static constexpr KvType type = KvType::bf16;
-  static constexpr int kElement = 2, kDimsPerStep = 2, kKeysPerStep = 2, kQueryElement = 2;
+  static constexpr int kElement = 2, kDimsPerStep = 2, kKeysPerStep = 2, kQueryElement = 2, kWeightElement = 2;
 };
 struct KvF16 {
   static constexpr KvType type = KvType::f16;
-  static constexpr int kElement = 2, kDimsPerStep = 1, kKeysPerStep = 1, kQueryElement = 4;
+  static constexpr int kElement = 2, kDimsPerStep = 1, kKeysPerStep = 1, kQueryElement = 4, kWeightElement = 4;
 };
 struct KvF32 {
   static constexpr KvType type = KvType::f32;
-  static constexpr int kElement = 4, kDimsPerStep = 1, kKeysPerStep = 1, kQueryElement = 4;
+  static constexpr int kElement = 4, kDimsPerStep = 1, kKeysPerStep = 1, kQueryElement = 4, kWeightElement = 4;
 };
 
 static inline int unit_keys(const KvLayout& layout) { return smaller(layout.block_size, 16); }
@@ -206,10 +206,12 @@ static void score_tile(const Keys& keys, const QueryRow* rows, int start, int nu
 }
 
 // Scores of one row -> weights relative to the new maximum, 0 beyond `valid`. Returns what earlier sums are scaled by.
-static float soften(float* scores, int valid, float* maximum, float* sum) {
+// Where weights are rounded to bf16 (into `narrowed`), the rounded ones are summed: they add up to 1 in the end.
+template <class Kv>
+static float soften(float* scores, uint8_t* narrowed, int valid, float* maximum, float* sum) {
   const f32 none = broadcast(-__builtin_inff());
   if (valid <= 0) {
-    for (int i = 0; i < kTileKeys; i += 16) store(scores + i, zero());
+    __builtin_memset(Kv::kKeysPerStep == 2 ? static_cast<void*>(narrowed) : scores, 0, kTileKeys * Kv::kWeightElement);
     return 1.0f;
   }
   f32 lanes[kTileKeys / 16];
@@ -223,7 +225,12 @@ static float soften(float* scores, int valid, float* maximum, float* sum) {
 #pragma GCC unroll 4
   for (int v = 0; v < kTileKeys / 16; ++v) {
     lanes[v] = exp(sub(lanes[v], broadcast(new_max)));
-    store(scores + 16 * v, lanes[v]);
+    if constexpr (Kv::type == KvType::bf16) {
+      store_bf16(narrowed + 32 * v, lanes[v]);
+      lanes[v] = load_bf16(narrowed + 32 * v);
+    } else {
+      store(scores + 16 * v, lanes[v]);
+    }
   }
   const float rescale = exp_one(*maximum - new_max);
   *sum = *sum * rescale + reduce_add(add(add(lanes[0], lanes[1]), add(lanes[2], lanes[3])));
@@ -237,7 +244,7 @@ static void add_values(const Keys& keys, int start, int num_keys, int first, con
                        const float* rescale, float* acc) {
   const KvLayout& l = keys.layout;
   const int dim = l.head_dim;
-  constexpr size_t kWeightStride = kTileKeys * (Kv::kKeysPerStep == 2 ? 2 : 4);
+  constexpr size_t kWeightStride = kTileKeys * Kv::kWeightElement;
   f32 sums[R][DV];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -310,8 +317,7 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int split, const
     score_tile<Kv, R>(keys, rows, start, num_keys, scores);
     for (int r = 0; r < R; ++r) {
       const int valid = smaller(kTileKeys, rows[r].position + 1 - start);
-      rescale[r] = soften(scores[r], valid, partial.maximum + r, partial.sum + r);
-      if constexpr (Kv::kKeysPerStep == 2) narrow<KvBf16>(scores[r], kTileKeys, narrowed[r]);
+      rescale[r] = soften<Kv>(scores[r], narrowed[r], valid, partial.maximum + r, partial.sum + r);
     }
     const uint8_t* weights = Kv::kKeysPerStep == 2 ? narrowed[0] : reinterpret_cast<const uint8_t*>(scores[0]);
     int first = 0;
