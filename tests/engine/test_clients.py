@@ -190,6 +190,17 @@ def test_a_failing_step_hurts_only_its_requests(start):
 
 
 @both
+def test_an_idle_engine_keeps_being_heard(start):
+    async def test(client: Client) -> None:
+        age_s = 0.0
+        while client.heartbeat_age_s >= age_s:
+            age_s = client.heartbeat_age_s
+            await asyncio.sleep(0)
+
+    with_engine(start, test)
+
+
+@both
 def test_a_listener_hears_everything_and_cannot_break_anything(start, caplog):
     async def test(client: Client) -> None:
         heard: list[Event] = []

@@ -152,7 +152,7 @@ def test_what_makes_no_sense_is_refused(llm):
 
 def test_a_progress_bar_can_be_shown(llm, capsys):
     llm.generate([SEA, SEA], GREEDY, use_tqdm=True)
-    assert "2/2" in capsys.readouterr().out
+    assert "2/2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -210,10 +210,13 @@ def _ignore(_: int) -> None:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Seen]:
-    """A progress bar on the terminal."""
+    """A progress bar on standard error."""
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    bar = Progress(TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(
+        TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True)
+    )
     with bar:
         task = bar.add_task("prompts", total=total)
         yield lambda more: bar.advance(task, more)
