@@ -1,4 +1,4 @@
-"""One scheduler and one ledger, driven a move at a time, with the laws audited after each: what the tests here drive."""
+"""One scheduler and one ledger, driven a move at a time, with the laws audited after each."""
 
 import hashlib
 from collections import defaultdict

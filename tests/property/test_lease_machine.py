@@ -1,4 +1,4 @@
-"""Leases, pool and index against a naive model: lists, linear searches, and a memory in which each cell knows its past."""
+"""Leases, pool and index against a naive model: lists, linear searches, and cells that know their whole past."""
 
 from collections import Counter
 from dataclasses import dataclass, field

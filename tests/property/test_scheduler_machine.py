@@ -58,7 +58,7 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Two token ids, tiny pools and budgets: so that sharing, eviction and preemption are the rule, not the exception."""
+    """Two token ids, tiny pools and budgets: so that sharing, eviction and preemption are the rule."""
 
     live = Bundle("live")
 

@@ -148,7 +148,7 @@ class LedgerBackend:
         return WorkResult(work.request_id, work.choice, tuple(sampled), tuple(scored))
 
     def _draw(self, state: int, sample: Sample) -> TokenId | None:
-        """The best token that is allowed; with a temperature, one at a distance given by seed, choice and index."""
+        """The best token that may be drawn; with a temperature, one given by seed, choice and index too."""
         params = sample.params
         for token in sample.generated:
             state = mix(state, token)
@@ -157,9 +157,13 @@ class LedgerBackend:
         if not params.greedy:
             for value in (sample.seed, sample.choice, sample.index):
                 state = mix(state, value)
-        allowed = range(self._alphabet) if params.allowed_token_ids is None else params.allowed_token_ids
-        candidates = [token for token in allowed if token not in sample.banned]
-        return min(candidates, key=lambda token: self._rank(state, token), default=None)
+        allowed = params.allowed_token_ids
+        if allowed is not None and params.greedy:
+            order = iter(sorted(allowed, key=lambda token: self._rank(state, token)))
+        else:
+            circle = range(self._alphabet) if allowed is None else allowed
+            order = (circle[(state + i) % len(circle)] for i in range(len(circle)))
+        return next((token for token in order if token not in sample.banned), None)
 
     def _rank(self, state: int, token: TokenId) -> int:
         """1 for the most likely token. Those outside the alphabet come last."""

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from octavo.core.choice import Choice
 from octavo.core.plan import Work
-from octavo.core.prefix import CachedBlock
+from octavo.core.prefix import CachedBlock, same_prefix
 from octavo.core.request import ChoiceState
 from octavo.core.scheduler import Scheduler
-from octavo.core.types import BlockId, TokenId
+from octavo.core.types import BlockId
 
 Law = Callable[[Scheduler], Iterator[str]]
 
@@ -66,14 +66,17 @@ def entries_are_full(scheduler: Scheduler) -> Iterator[str]:
         if len(entry.tokens) != size:
             yield f"block {entry.block} can be hit with {len(entry.tokens)} of {size} tokens"
     for choice in scheduler.running:
-        for logical, block in enumerate(choice.lease.table):
+        due: CachedBlock | None = None
+        for logical, block in enumerate(choice.lease.table[: choice.computed // size]):
+            due = CachedBlock(b"", tuple(choice.tokens[logical * size : (logical + 1) * size]), due, block)
             entry = scheduler.index.entry_of(block)
-            if entry is None:
-                continue
-            if choice.computed < (logical + 1) * size:
+            if entry is not None:
+                if not same_prefix(entry, due):
+                    yield f"{_name(choice)} holds block {block} of another prefix"
+                due = entry
+        for block in choice.lease.table[choice.computed // size :]:
+            if scheduler.index.holds(block):
                 yield f"{_name(choice)} holds findable block {block} with only {choice.computed} tokens computed"
-            if _prefix_of(entry) != choice.tokens[: (logical + 1) * size]:
-                yield f"{_name(choice)} holds block {block} of another prefix"
 
 
 def writes_are_exclusive(scheduler: Scheduler) -> Iterator[str]:
@@ -121,6 +124,8 @@ def sharing_is_of_equals(scheduler: Scheduler) -> Iterator[str]:
     for choice in scheduler.running:
         for logical, block in enumerate(choice.lease.table):
             other, place = first.setdefault(block, (choice, logical))
+            if other is choice:
+                continue
             end = min((logical + 1) * size, choice.computed, other.computed)
             if place != logical or other.tokens[:end] != choice.tokens[:end]:
                 yield f"{_name(other)} and {_name(choice)} share block {block} and differ before {end}"
@@ -185,14 +190,6 @@ def _all_choices(scheduler: Scheduler) -> Iterator[Choice]:
 def _is_live(scheduler: Scheduler, work: Work) -> bool:
     choices = scheduler.requests.get(work.request_id)
     return choices is not None and choices[work.choice].state is ChoiceState.RUNNING
-
-
-def _prefix_of(entry: CachedBlock | None) -> list[TokenId]:
-    pieces: list[tuple[TokenId, ...]] = []
-    while entry is not None:
-        pieces.append(entry.tokens)
-        entry = entry.parent
-    return [token for piece in reversed(pieces) for token in piece]
 
 
 def _name(choice: Choice) -> str:

@@ -1,0 +1,135 @@
+"""Each law notices its own violation: a healthy scheduler is broken on purpose, and the audit names the law."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from octavo.core.audit import LAWS, audit
+from octavo.core.prefix import CachedBlock
+from octavo.core.request import ChoiceState
+from octavo.core.scheduler import Scheduler
+from tests.core.replica import Replica, limits, request
+
+
+def busy() -> Replica:
+    """A fork with a shared tail, a half-computed prompt, a queue, cached blocks, and a plan in flight."""
+    replica = Replica(limits(num_blocks=20, max_num_batched_tokens=8, max_num_seqs=3))
+    replica.submit(request("done", [1] * 9, max_tokens=1))
+    replica.run()
+    replica.submit(request("forked", [2] * 6, n=2, temperature=1.0), request("long", [3] * 20), request("last", [4]))
+    replica.step()
+    replica.plan()
+    return replica
+
+
+def lease_a_blank_block(scheduler: Scheduler) -> None:
+    scheduler.pool.refs[scheduler.pool.blank()[0]] = 1
+
+
+def take_a_block(scheduler: Scheduler) -> None:
+    scheduler.pool.take()
+
+
+def hold_twice(scheduler: Scheduler) -> None:
+    scheduler.pool.refs[scheduler.running[0].lease.table[0]] += 1
+
+
+def lose_an_entry(scheduler: Scheduler) -> None:
+    scheduler.index.forget(scheduler.pool.cached()[0])
+
+
+def publish_too_early(scheduler: Scheduler) -> None:
+    choice = scheduler.running[-1]
+    scheduler.index.publish(b"key", (3, 3, 3, 3), None, choice.lease.table[-1])
+
+
+def publish_a_lie(scheduler: Scheduler) -> None:
+    choice = scheduler.running[0]
+    block = choice.lease.table[0]
+    scheduler.index.forget(block)
+    scheduler.index.publish(b"key", (7, 7, 7, 7), None, block)
+
+
+def publish_half_a_block(scheduler: Scheduler) -> None:
+    scheduler.index.publish(b"key", (7,), None, scheduler.pool.blank()[0])
+
+
+def plan_into_a_shared_block(scheduler: Scheduler) -> None:
+    plan = scheduler.in_flight
+    assert plan is not None
+    work = plan.work[0]
+    cached = scheduler.pool.cached()[0]
+    work = replace(work, block_ids=(*work.block_ids[:-1], cached))
+    scheduler.in_flight = replace(plan, work=(work, *plan.work[1:]))
+
+
+def overspend(scheduler: Scheduler) -> None:
+    scheduler.limits = replace(scheduler.limits, max_num_batched_tokens=1)
+
+
+def differ_in_a_shared_block(scheduler: Scheduler) -> None:
+    scheduler.running[1].tokens[0] += 1
+
+
+def run_without_a_move(scheduler: Scheduler) -> None:
+    scheduler.waiting[0].state = ChoiceState.RUNNING
+
+
+def finish_and_keep_blocks(scheduler: Scheduler) -> None:
+    scheduler.running[0].state = ChoiceState.PREEMPTED
+
+
+def queue_out_of_order(scheduler: Scheduler) -> None:
+    scheduler.running.reverse()
+
+
+def compute_too_much(scheduler: Scheduler) -> None:
+    scheduler.running[0].computed += 5
+
+
+def claim_for_ever(scheduler: Scheduler) -> None:
+    scheduler.claims.by_key[b"key"] = scheduler.running[0]
+
+
+BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
+    ("blocks_add_up", lease_a_blank_block),
+    ("counts_are_holders", take_a_block),
+    ("counts_are_holders", hold_twice),
+    ("index_and_blocks_are_inverse", lose_an_entry),
+    ("entries_are_full", publish_too_early),
+    ("entries_are_full", publish_a_lie),
+    ("entries_are_full", publish_half_a_block),
+    ("writes_are_exclusive", plan_into_a_shared_block),
+    ("steps_keep_their_budgets", overspend),
+    ("sharing_is_of_equals", differ_in_a_shared_block),
+    ("life_cycle_is_kept", run_without_a_move),
+    ("life_cycle_is_kept", finish_and_keep_blocks),
+    ("life_cycle_is_kept", queue_out_of_order),
+    ("tokens_are_within_bounds", compute_too_much),
+    ("claims_are_live", claim_for_ever),
+]
+
+
+def test_a_healthy_scheduler_keeps_every_law() -> None:
+    assert audit(busy().scheduler) == ()
+
+
+@pytest.mark.parametrize(("law", "harm"), BREAKS)
+def test_a_broken_law_is_named(law: str, harm: Callable[[Scheduler], None]) -> None:
+    scheduler = busy().scheduler
+    harm(scheduler)
+    assert law in {violation.partition(":")[0] for violation in audit(scheduler)}
+
+
+def test_every_law_has_a_break() -> None:
+    assert {law.__name__ for law in LAWS} == {name for name, _ in BREAKS}
+
+
+def test_an_audit_changes_nothing() -> None:
+    replica = busy()
+    before = (list(replica.scheduler.pool.refs), replica.scheduler.pool.cached(), replica.scheduler.in_flight)
+    for _ in range(2):
+        audit(replica.scheduler)
+    assert before == (list(replica.scheduler.pool.refs), replica.scheduler.pool.cached(), replica.scheduler.in_flight)
+    assert isinstance(replica.scheduler.index.entries()[0], CachedBlock)
