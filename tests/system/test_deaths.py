@@ -1,0 +1,59 @@
+"""Processes that die, and steps that fail, in a server as its users start it."""
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.system.serving import EXIT_S, MODEL, Served, serving
+
+SMALL = ("--max-model-len", "512", "--max-num-seqs", "4")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
+
+
+def engine_of(server: Served) -> int:
+    """The process whose command line says engine, among the server's children."""
+    pid = server.process.pid
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    (engine,) = [child for child in children if b"engine" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return engine
+
+
+def stream(server: Served, max_tokens: int) -> openai.Stream:
+    return server.client().completions.create(
+        model=MODEL, prompt="The sea", max_tokens=max_tokens, stream=True, extra_body={"ignore_eos": True}
+    )
+
+
+def test_a_killed_engine_ends_streams_and_server(default_model: Path) -> None:
+    with serving(str(default_model), *SMALL) as server:
+        answer = iter(stream(server, 400))
+        next(answer)
+        os.kill(engine_of(server), signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="SIGKILL"):
+            list(answer)
+        assert server.process.wait(EXIT_S) == 1
+        assert "SIGKILL" in server.words()
+
+
+def test_a_killed_server_leaves_no_engine(default_model: Path) -> None:
+    with serving(str(default_model), *SMALL) as server:
+        next(iter(stream(server, 400)))
+        engine = os.pidfd_open(engine_of(server))
+        server.process.kill()
+        assert select.select([engine], [], [], EXIT_S)[0]
+        os.close(engine)
+
+
+def test_a_failing_step_is_a_500_and_the_server_lives_on(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_FAULT", "decode-error@3")
+    with serving(str(default_model), *SMALL) as server, server.client() as client:
+        with pytest.raises(openai.InternalServerError, match="injected on purpose"):
+            client.completions.create(model=MODEL, prompt="The sea", max_tokens=5)
+        answer = client.completions.create(model=MODEL, prompt="The sea", max_tokens=2)
+        assert answer.usage is not None and answer.usage.completion_tokens == 2
