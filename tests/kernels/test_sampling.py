@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from octavo.backends.cpu import _native
 from octavo.backends.cpu.isa import candidates
 from octavo.backends.cpu.sampling import SamplePacker, unpack
+from octavo.backends.reference.philox import uniform
 from octavo.backends.reference.sampling import SampleError, draw, margins, score
 from octavo.core.plan import Sample, ScoredToken, StepPlan, Work, WorkResult
 from octavo.core.sampling import SamplingParams
@@ -168,7 +169,7 @@ SMALL_PARAMS = st.fixed_dictionaries(
         "min_p": st.sampled_from([0, 1e-30, 0.4, 1]),
         "presence_penalty": st.sampled_from([-2, 0.5, 2]),
         "frequency_penalty": st.sampled_from([-2, 0.5, 2]),
-        "repetition_penalty": st.sampled_from([1e-40, 0.5, 1.5, 100]),
+        "repetition_penalty": st.sampled_from([1e-300, 1e-40, 0.5, 1.5, 100]),
         "logprobs": st.integers(0, 5),
         "logit_bias": st.dictionaries(st.integers(0, 3), st.sampled_from([-100.0, 1.0, 100.0]), max_size=2),
         "allowed_token_ids": st.lists(st.integers(0, 3), min_size=1, max_size=3),
@@ -193,6 +194,36 @@ def test_small_adversarial_rows(row, params, banned, prompt, generated):
         assert result.error is None
         if sample.params.greedy or margins(values, sample).least > MARGIN:
             same_scores(result.sampled[0], expected)
+
+
+# -- exact ties, where the margin is 0 and both sides are exact nevertheless ------------------------------------------
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_draw_on_the_edge_of_two_shares_takes_the_second(isa: str):
+    row = np.zeros(2**14, np.float32)
+    index = next(index for index in range(10_000) if (uniform(1, 0, index) * len(row)).is_integer())
+    sample = Sample(SamplingParams(), 1, 0, index)
+    expected = int(uniform(1, 0, index) * len(row))
+    assert draw(row, sample).token == expected
+    assert drawn(isa, row, sample).sampled[0].token == expected
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("params", "kept"), [({"top_p": 0.5}, 32), ({"top_k": 40, "top_p": 0.25}, 10)])
+def test_a_nucleus_that_is_exactly_full_takes_no_more(isa: str, params: dict, kept: int):
+    samples = samples_of(params, 400)
+    tokens = {token.token for token in run(isa, np.full((1, 64), 2.5), [drawing(*samples)])[0].sampled}
+    assert tokens == set(range(kept))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("row", [[-0.0, 0.0, -1.0], [0.0, -0.0, -1.0]])
+def test_both_zeros_are_equal(isa: str, row: list[float]):
+    values = np.array(row, np.float32)
+    result = drawn(isa, values, Sample(SamplingParams(top_k=1, logprobs=2), 3, 0, 0)).sampled[0]
+    assert result.token == 0
+    assert [token for token, _ in result.alternatives] == [0, 1]
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
