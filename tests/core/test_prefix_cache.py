@@ -170,3 +170,15 @@ def test_colliding_keys_never_give_another_sequence_s_blocks(sequences: list[lis
             contents[block] = tokens[: 2 * logical + 2]
         lease.publish(chain, len(tokens))
         lease.release()
+
+
+def test_a_copied_tail_takes_the_place_of_its_source_once_that_is_evicted() -> None:
+    arena = Arena(4, 4)
+    (_, source) = arena.cache(TOKENS[:8])
+    chain = arena.chain(TOKENS[:8])
+    lease = Lease.on_hit(arena.pool, arena.index, 4, arena.index.match(chain), 7)
+    assert lease.append_slots(1)
+    thief = arena.lease(8)
+    assert source in thief.table and len(arena.index.match(chain)) == 1
+    lease.publish(chain, 8)
+    assert [entry.block for entry in arena.index.match(chain)] == list(lease.table)
