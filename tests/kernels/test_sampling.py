@@ -180,6 +180,7 @@ SMALL_TOKENS = st.lists(st.integers(0, 3), max_size=4).map(tuple)
 
 @given(st.lists(ALPHABET, min_size=4, max_size=80), SMALL_PARAMS, SMALL_TOKENS, SMALL_TOKENS, SMALL_TOKENS)
 @example([3.4028234e38, -3.4028234e38, 0.0, 0.0], {"repetition_penalty": 100, "top_p": 0.5}, (), (1,), (0,))
+@example([0.0, -1.0, 0.0, -1.0], {"temperature": 0, "repetition_penalty": 1e-300}, (), (0,), ())
 def test_small_adversarial_rows(row, params, banned, prompt, generated):
     values = np.array(row, np.float32)
     sample = Sample(SamplingParams(**params), 12345, 1, 2, banned, prompt, generated)
