@@ -166,3 +166,12 @@ def test_prompt_logprobs(site: Site) -> None:
         assert own["decoded_token"] == site.tokenizer.token_text(token)
         assert own["rank"] >= 1 and len(entry) == (2 if own["rank"] <= 2 else 3)
     assert len(chat["prompt_logprobs"]) == len(chat["prompt_token_ids"]) == chat["usage"]["prompt_tokens"]
+
+
+def test_an_echo_alone_can_be_streamed(site: Site) -> None:
+    streamed = site.stream(site.complete("the an", echo=True, max_tokens=0, logprobs=0, stream=True, n=2))
+    assert streamed.done
+    for index in (0, 1):
+        (chunk,) = streamed.choices(index)
+        assert (chunk["text"], chunk["finish_reason"]) == ("the an", "length")
+        assert "".join(chunk["logprobs"]["tokens"]) == "the an"

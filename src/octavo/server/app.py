@@ -14,7 +14,7 @@ from octavo.server import documentation, operations
 from octavo.server.auth import KeyGuard
 from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai import chat, completions, models, tokenize
-from octavo.server.openai.errors import ApiError, failed, unavailable
+from octavo.server.openai.errors import ApiError, engine_dead, failed
 from octavo.server.openai.schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from octavo.server.service import Service
 from octavo.text.chat import ChatTemplate
@@ -92,7 +92,7 @@ class App:
         except ApiError as error:
             await exchange.reply(error.status, error.body(), headers=error.headers)
         except EngineDead as error:
-            gone = unavailable(f"the engine has died: {error}", "engine_dead", 5)
+            gone = engine_dead(error)
             await exchange.reply(gone.status, gone.body(), headers=gone.headers)
         except Exception:
             log.exception("%s %s failed in the server (request %s)", exchange.method, exchange.path, exchange.id)

@@ -23,6 +23,7 @@ import uvicorn
 from octavo.config.schema import ServerConfig
 from octavo.engine.client import EngineClient, EngineDead, EngineFacts
 from octavo.server.app import App
+from octavo.server.openai.errors import engine_dead
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ async def _when_ready(client: EngineClient, ready: Callable[[], None]) -> Engine
         facts = await client.wait_ready()
         for line in facts.report:
             log.info("%s", line)
+        log.info("model %s, max_model_len %d", facts.model, facts.capacity.max_model_len)
         ready()
         return facts
     return None
@@ -169,7 +171,7 @@ async def _bury(app: App, error: EngineDead) -> int:
     """The engine is dead: those who wait are told, and the server ends with an error."""
     log.critical("the engine has died, so the server ends: %s", error)
     app.service.duty.drain()
-    await _stop_all(app, f"the engine has died: {error}")
+    await _stop_all(app, engine_dead(error).message)
     return 1
 
 

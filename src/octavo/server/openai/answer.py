@@ -53,13 +53,17 @@ class Answer:
         self.cached_tokens = 0
         self.completion_tokens = 0
         self.prompt_scores: list[ScoredToken] = []
-        self.stopped_here: list[int] = []
-        """Choices that a stop string ended, of which the engine does not know."""
+        self._stopped_here: list[int] = []
 
     @property
     def done(self) -> bool:
-        """Has each choice come to its end? The engine may not know yet: see `stopped_here`."""
+        """Has each choice come to its end? Of a stop string the engine does not know."""
         return self._open == 0
+
+    def stopped_here(self) -> list[int]:
+        """The choices that a stop string has ended since the last call, and that go on in the engine."""
+        stopped, self._stopped_here = self._stopped_here, []
+        return stopped
 
     def take(self, events: Sequence[Event]) -> list[Delta]:
         """What these events, those of one step, add: at most one delta for each choice."""
@@ -70,16 +74,17 @@ class Answer:
 
     def _take_all(self, events: Sequence[Event]) -> list[Delta]:
         ends = {event.choice: event for event in events if type(event) is Finished}
+        last = {event.choice: event for event in events if type(event) is Generated}
         deltas: dict[int, Delta] = {}
         for event in events:
             if type(event) is Generated:
-                delta = self._generated(event, ends.get(event.choice))
+                delta = self._generated(event, ends.get(event.choice) if event is last[event.choice] else None)
             elif type(event) is Finished:
                 delta = self._finished(event, deltas.get(event.choice))
             else:
                 delta = self._noted(event)
             if delta is not None:
-                deltas[delta.choice] = delta
+                deltas[delta.choice] = _joined(deltas.get(delta.choice), delta)
         return list(deltas.values())
 
     def _noted(self, event: Event) -> None:
@@ -89,7 +94,7 @@ class Answer:
         elif type(event) is PromptScored:
             self.prompt_scores += event.scored
         elif type(event) is Refused:
-            raise refused(event, None)
+            raise refused(event)
 
     def _generated(self, event: Generated, end: Finished | None) -> Delta | None:
         choice = self._choices[event.choice]
@@ -105,7 +110,7 @@ class Answer:
         if piece.stop is not None:
             self._end(choice, delta, "stop", piece.stop)
             if end is None:
-                self.stopped_here.append(event.choice)
+                self._stopped_here.append(event.choice)
         return delta
 
     def _detail(self, delta: Delta, choice: _Choice, piece: TextDelta, tokens: Sequence[ScoredToken]) -> None:
@@ -139,3 +144,13 @@ class Answer:
         self._open -= 1
         delta.finish = reason
         delta.stop = stop
+
+
+def _joined(before: Delta | None, delta: Delta) -> Delta:
+    """Two deltas of a choice as one."""
+    if before is None or before is delta:
+        return delta
+    delta.text = before.text + delta.text
+    delta.spelled = [*before.spelled, *delta.spelled]
+    delta.token_ids = [*before.token_ids, *delta.token_ids]
+    return delta

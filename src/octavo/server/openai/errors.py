@@ -65,6 +65,12 @@ def unavailable(message: str, code: str, retry_after_s: int = 1) -> ApiError:
     return ApiError(503, message, kind="service_unavailable_error", code=code, headers=headers)
 
 
+def engine_dead(error: Exception) -> ApiError:
+    """503: the engine died. Its last words, beyond the first line, are for the log."""
+    how = str(error).split("\n", 1)[0]
+    return unavailable(f"the engine has died: {how}", "engine_dead", 5)
+
+
 def failed(message: str, code: str = "generation_failed") -> ApiError:
     """500: this request was sound and could not be answered."""
     return ApiError(500, message, kind=SERVER, code=code)
@@ -75,11 +81,13 @@ def bad_parameter(error: ParameterError, param: str | None = None) -> ApiError:
     return invalid(str(error), param or error.field)
 
 
-_REFUSALS = {"duplicate_id": 409, "queue_full": 429}
+_REFUSAL_STATUS = {"duplicate_id": 409, "queue_full": 429}
+_REFUSAL_PARAM = {"too_many_choices": "n"}
 
 
-def refused(event: Refused, param: str | None) -> ApiError:
+def refused(event: Refused) -> ApiError:
     """What the engine's refusal means to a client: its own fault, unless the code says otherwise."""
-    status = _REFUSALS.get(event.code, 400)
+    status = _REFUSAL_STATUS.get(event.code, 400)
     headers = ((b"retry-after", b"1"),) if status == 429 else ()
+    param = _REFUSAL_PARAM.get(event.code)
     return ApiError(status, event.message, param=param, code=event.code, headers=headers)

@@ -13,7 +13,7 @@ from octavo.engine.client import EngineDead
 from octavo.engine.clock import now
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Answer, Delta
-from octavo.server.openai.errors import failed, unavailable
+from octavo.server.openai.errors import engine_dead, failed
 from octavo.server.openai.params import Asked, Scores, checked_priority, namespace, sampling_params
 from octavo.server.openai.schema import Sampling
 from octavo.server.service import Service
@@ -77,21 +77,16 @@ class Job:
                     if index or self.prompt_only:
                         deltas = self._adapted(deltas, index * request.params.n)
                     await sink(deltas)
-                if answer.stopped_here:
-                    self._note_stops(request, answer)
-                    if answer.done:
-                        return
+                for choice in answer.stopped_here():  # the engine will say that they were aborted
+                    self.service.meters.stopped(request.request_id, choice)
+                if answer.done:
+                    return
         except EngineDead as error:
-            raise unavailable(f"the engine has died: {error}", "engine_dead", 5) from None
+            raise engine_dead(error) from None
         finally:
             await _close(steps)
         if not answer.done:
             raise failed("the engine ended this request without saying why")
-
-    def _note_stops(self, request: Request, answer: Answer) -> None:
-        """The engine will say of these choices that they were aborted: the meters know better."""
-        for choice in answer.stopped_here:
-            self.service.meters.stopped(request.request_id, choice)
 
     def _adapted(self, deltas: Sequence[Delta], first: int) -> list[Delta]:
         for delta in deltas:
