@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import socket
 
     from octavo.core.ports import Backend
+    from octavo.core.types import Limits
+    from octavo.engine.client import EngineFacts
     from octavo.engine.launch import ProcessClient
     from octavo.engine.loop import Replica
     from octavo.engine.memory import MemoryPlan
@@ -210,7 +212,7 @@ def _memory_plan(config: Config, checkpoint: Checkpoint, loaded: _Loaded, memory
     )
 
 
-def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Any:
+def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
     from octavo.core.types import Limits
 
     scheduler = config.scheduler
@@ -229,7 +231,7 @@ def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Any:
     )
 
 
-def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: MemoryPlan, backend: Backend) -> Any:
+def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: MemoryPlan, backend: Backend) -> EngineFacts:
     from octavo import __version__
     from octavo.engine.client import EngineFacts
 
