@@ -130,16 +130,16 @@ def _check_number(name: str, value: object, kind: type, lowest: float | None, hi
     allowed = _describe(name, kind, lowest, highest)
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise ParameterError(name, value, allowed)
-    number = float(value)
-    too_low = (lowest is not None and number < lowest) or (name in _POSITIVE and number <= 0)
-    if not math.isfinite(number) or too_low or (highest is not None and number > highest):
+    too_low = (lowest is not None and value < lowest) or (name in _POSITIVE and value <= 0)
+    finite = isinstance(value, int) or math.isfinite(value)  # an int is compared as it is: a float would round it
+    if not finite or too_low or (highest is not None and value > highest):
         raise ParameterError(name, value, allowed)
 
 
 def _describe(name: str, kind: type, lowest: float | None, highest: float | None) -> str:
     noun = "an integer" if kind is int else "a number"
-    low = "above 0" if name in _POSITIVE else f"from {lowest:g}" if lowest is not None else ""
-    high = f"up to {highest:g}" if highest is not None else ""
+    low = "above 0" if name in _POSITIVE else f"from {lowest}" if lowest is not None else ""
+    high = f"up to {highest}" if highest is not None else ""
     null = "or null" if name in _OPTIONAL else ""
     return " ".join(word for word in (noun, low, high, null) if word)
 

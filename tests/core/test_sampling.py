@@ -1,0 +1,75 @@
+"""SamplingParams: the bounds are exact, and what is outside them is named with what is allowed."""
+
+import math
+
+import pytest
+
+from octavo.core.sampling import ParameterError, SamplingParams, check_token_ids
+
+BOUNDS = [
+    ("n", 1, 128),
+    ("temperature", 0, 100),
+    ("top_k", 0, None),
+    ("min_p", 0, 1),
+    ("presence_penalty", -2, 2),
+    ("frequency_penalty", -2, 2),
+    ("seed", -(2**63), 2**64 - 1),
+    ("max_tokens", 1, None),
+    ("logprobs", 0, 128),
+    ("prompt_logprobs", 0, 128),
+]
+
+
+@pytest.mark.parametrize(("name", "lowest", "highest"), BOUNDS)
+def test_bounds_are_allowed_and_what_is_just_outside_is_not(name, lowest, highest):
+    for value in (lowest, 10**400 if highest is None else highest):
+        assert getattr(SamplingParams(**{name: value}), name) == value
+    for value in (lowest - (2 if name == "top_k" else 1), None if highest is None else highest + 1):
+        if value is not None:
+            with pytest.raises(ParameterError, match=rf"{name} must be .* {lowest}.*, got {value}"):
+                SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None])
+def test_a_number_is_a_finite_number(name, value):
+    with pytest.raises(ParameterError, match=name):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["top_p", "repetition_penalty"])
+def test_zero_is_not_positive(name):
+    with pytest.raises(ParameterError, match="above 0"):
+        SamplingParams(**{name: 0})
+
+
+def test_values_are_stored_in_one_form():
+    params = SamplingParams(stop="x", logit_bias={5: 1, 3: 2}, top_k=-1, allowed_token_ids=[4, 2, 4])
+    assert (params.stop, params.logit_bias, params.top_k) == (("x",), ((3, 2.0), (5, 1.0)), 0)
+    assert params.allowed_token_ids == (2, 4)
+    assert hash(params) == hash(SamplingParams(stop=["x"], logit_bias=[(3, 2), (5, 1)], allowed_token_ids=(2, 4)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_tokens": 5, "max_tokens": 4},
+        {"stop": [""]},
+        {"stop": ["x"] * 65},
+        {"logit_bias": {1: 101}},
+        {"allowed_token_ids": []},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_cannot_be_meant_is_refused(fields):
+    with pytest.raises(ParameterError, match=next(iter(fields))):
+        SamplingParams(**fields)
+
+
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logit_bias"])
+@pytest.mark.parametrize("token", [-1, 100])
+def test_token_ids_are_in_the_vocabulary(name, token):
+    ids = {token: 1.0, 0: 1.0} if name == "logit_bias" else [0, token]
+    with pytest.raises(ParameterError, match=f"{name} .* 99, got {token}"):
+        check_token_ids(SamplingParams(**{name: ids}), vocab_size=100)
+    check_token_ids(SamplingParams(**{name: {99: 1.0} if name == "logit_bias" else [99]}), vocab_size=100)
