@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import uvloop
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.config.schema import Config, ServerConfig
@@ -217,7 +218,7 @@ def running(
     config = config or Config(server=ServerConfig(port=0))
     replica = replica_of(checkpoint, backend or backend_of(checkpoint), max_num_seqs)
     tokenizer, template = text_of(checkpoint)
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 

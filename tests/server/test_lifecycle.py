@@ -14,7 +14,7 @@ from octavo.config.schema import Config, ServerConfig
 from octavo.engine.launch import InProcessClient
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import App, build_app
-from octavo.server.lifecycle import CannotListen, is_public, listen, serve, url_of
+from octavo.server.lifecycle import CannotListen, is_public, listen, run, serve, url_of
 from tests.server.site import PATIENCE_S, Gate, backend_of, parse_events, replica_of, text_of
 
 LONG = {"prompt": "the", "max_tokens": 40, "ignore_eos": True, "stream": True}
@@ -66,7 +66,7 @@ def live(checkpoint: Checkpoint, story: Callable[[Life], Awaitable[None]], **set
         await engine.close()
         return status
 
-    return asyncio.run(whole())
+    return run(whole())
 
 
 def test_sigterm_lets_streams_finish_and_takes_no_new_requests(checkpoint: Checkpoint) -> None:
