@@ -20,7 +20,7 @@ def test_every_token_but_the_first_is_scored_once(budget: int, prompt_len: int) 
         ends_prompt = work.start + len(work.tokens) == prompt_len
         scoring = work.start < prompt_len
         assert len(work.targets) == (len(work.tokens) - ends_prompt if scoring else 0)
-        assert work.num_target_alternatives == (2 if scoring else 0)
+        assert work.num_target_alternatives == (2 if work.targets else 0)
 
 
 def test_zero_alternatives_asks_for_the_token_s_own_logprob() -> None:

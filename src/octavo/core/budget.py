@@ -136,7 +136,7 @@ class StepBudget:
     """What is left of one step. Made anew for each plan, spent while the plan is made, then thrown away."""
 
     tokens: int
-    seqs: int
+    seqs: int = 0
     """Choices that may still start to run."""
     partials: int = 0
     """Prompts that may still be left half computed."""

@@ -23,6 +23,7 @@ class Choice:
         "_min_tokens",
         "_penalised",
         "_scores",
+        "_seed",
         "chain",
         "claim",
         "computed",
@@ -92,6 +93,7 @@ class Choice:
         """Choices behind it in the queue that were admitted before it, since it got blocked."""
         self.preempted_in = -1
         """The step that took its lease away; it is not admitted in the same step."""
+        self._seed = request.seed
         self._scores = params.prompt_logprobs is not None
         self._penalised = params.penalised
         self._min_tokens = params.min_tokens
@@ -127,16 +129,16 @@ class Choice:
         """The work for the tokens that were granted."""
         start, tokens = self.computed, self.tokens
         end = start + self.granted
-        if end < len(tokens):
-            samples = ()
-        elif self.width == 1:
+        if end == len(tokens) and self.granted == self.width == 1:  # a decode: nearly every work, so nothing in its way
             samples = (self._sample(self.index),)
-        else:
-            samples = tuple([self._sample(index) for index in range(self.width)])
-        chunk = (tokens[start],) if self.granted == 1 else tuple(tokens[start:end])
+            return Work(self.request_id, self.index, start, (tokens[start],), self.lease.table, samples)
+        chunk = tuple(tokens[start:end])
+        drawn = range(self.index, self.index + self.width) if end == len(tokens) else ()
+        samples = tuple([self._sample(index) for index in drawn])
         if not self._scores:
             return Work(self.request_id, self.index, start, chunk, self.lease.table, samples)
-        targets, alternatives = self._targets(start, end)
+        targets = self._targets(start, end)
+        alternatives = self.params.prompt_logprobs or 0 if targets else 0
         return Work(self.request_id, self.index, start, chunk, self.lease.table, samples, targets, alternatives)
 
     def forked(self, choice: "Choice") -> None:
@@ -152,13 +154,13 @@ class Choice:
         num_generated = len(self.tokens) - self.prompt_len
         banned = self._banned if num_generated < self._min_tokens else ()
         if not self._penalised:
-            return Sample(self.params, self.request.seed, index, num_generated, banned)
+            return Sample(self.params, self._seed, index, num_generated, banned)
         prompt = self.request.prompt if self.params.repetition_penalty != 1 else ()
         generated = tuple(self.tokens[self.prompt_len :])
-        return Sample(self.params, self.request.seed, index, num_generated, banned, prompt, generated)
+        return Sample(self.params, self._seed, index, num_generated, banned, prompt, generated)
 
-    def _targets(self, start: int, end: int) -> tuple[tuple[TokenId, ...], int]:
-        if start < self.scored or start >= self.prompt_len:
-            return (), 0
-        targets = tuple(self.tokens[start + 1 : min(end + 1, self.prompt_len)])
-        return targets, self.params.prompt_logprobs or 0
+    def _targets(self, start: int, end: int) -> tuple[TokenId, ...]:
+        """The prompt tokens that the logits of this chunk are to be asked for: none of them a second time."""
+        if start < self.scored:
+            return ()
+        return tuple(self.tokens[start + 1 : min(end + 1, self.prompt_len)])

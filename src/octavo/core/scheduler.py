@@ -12,7 +12,7 @@ the order always advances, and since nobody is accepted who could not finish alo
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
@@ -93,6 +93,7 @@ class Scheduler:
         self._step = 0
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
+        self._any_finished = False
         self._events: list[Event] = []
         self._prefix_queries = 0
         self._prefix_hits = 0
@@ -173,16 +174,15 @@ class Scheduler:
         """The next step. Without work, and then not in flight, only where there is nothing to do."""
         if self.in_flight is not None:
             raise RuntimeError(f"step {self.in_flight.step} is in flight: commit it or fail it first")
-        limits = self.limits
         self._granted.clear()
-        num_running = sum([choice.width for choice in self.running])
-        budget = StepBudget(tokens=limits.max_num_batched_tokens, seqs=limits.max_num_seqs - num_running)
+        budget = StepBudget(tokens=self.limits.max_num_batched_tokens)
         prefills = self._grant_decodes(budget, now)
+        num_decodes = len(self._granted)
         self._grant_prefills(prefills, budget, now)
         if self.waiting and not budget.num_preempted:
             self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
-        self._top_up(budget)
+        self._top_up(self._granted[num_decodes:], budget)
         return self._seal(now)
 
     def _grant_decodes(self, budget: StepBudget, now: float) -> list[Choice]:
@@ -216,6 +216,7 @@ class Scheduler:
         """What newcomers may take: running prompts keep their turn, and the blocks that they will still need."""
         short = [c for c in self.running if c.granted < len(c.tokens) - c.computed]
         promised = sum([c.lease.num_missing(c.num_left - c.granted) for c in short])
+        budget.seqs = self.limits.max_num_seqs - sum([c.width for c in self.running])
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
         budget.blocks = self.pool.num_free - promised
 
@@ -236,17 +237,14 @@ class Scheduler:
                 if choice.passed >= MAX_PASSED:
                     break
 
-    def _top_up(self, budget: StepBudget) -> None:
+    def _top_up(self, choices: Iterable[Choice], budget: StepBudget) -> None:
         """Gives what is left of the step to half-computed prompts, if the blocks for it are free."""
-        if budget.tokens < 1:
-            return
-        for choice in self.running:
-            if 0 < choice.granted < len(choice.tokens) - choice.computed:
-                extra = min(choice.chunk_limit(), self._longest_chunk(choice)) - choice.granted
-                extra = min(extra, budget.tokens)
-                if extra > 0 and choice.lease.append_slots(extra) is not None:
-                    choice.granted += extra
-                    budget.tokens -= extra
+        for choice in choices:
+            extra = min(choice.chunk_limit(), self._longest_chunk(choice)) - choice.granted
+            extra = min(extra, budget.tokens)
+            if extra > 0 and choice.granted and choice.lease.append_slots(extra) is not None:
+                choice.granted += extra
+                budget.tokens -= extra
 
     def _seal(self, now: float) -> StepPlan:
         flight = [choice for choice in self._granted if choice.granted]
@@ -398,7 +396,6 @@ class Scheduler:
         victim.move(Move.PREEMPT)
         self._let_go(victim)
         budget.tokens += victim.granted
-        budget.seqs += victim.width
         budget.num_preempted += 1
         victim.granted = victim.computed = 0
         victim.copies = ()
@@ -424,10 +421,19 @@ class Scheduler:
             choice.granted = 0
             if choice.state is not RUNNING:
                 continue
-            if outcome.error is None:
-                self._advance(choice, work, outcome, now)
-            else:
+            if outcome.error is not None:
                 self._end_request(choice.request_id, FinishReason.ERROR, now, outcome.error)
+                continue
+            choice.computed += len(work.tokens)
+            if choice.computed >= choice.next_full:
+                self._publish(choice)
+            if work.targets:
+                self._note_scores(choice, work, outcome, now)
+            if work.samples:
+                if choice.width == 1:
+                    self._append(choice, outcome.sampled, now)
+                else:
+                    self._fork(choice, outcome.sampled, now)
         return self._land(plan.num_tokens, result.timings_s, now)
 
     def fail(self, plan: StepPlan, message: str, now: float) -> tuple[Event, ...]:
@@ -439,35 +445,27 @@ class Scheduler:
             self._end_request(choice.request_id, FinishReason.ERROR, now, message)
         return self._land(0, {}, now)
 
-    def _advance(self, choice: Choice, work: Work, outcome: WorkResult, now: float) -> None:
-        choice.computed += len(work.tokens)
-        if choice.computed >= choice.next_full:
-            self._publish(choice)
-        if work.targets:
-            choice.scored = work.start + len(work.targets)
-            self._events.append(PromptScored(choice.request_id, now, outcome.scored))
-        if work.samples:
-            if choice.width > 1:
-                self._fork(choice)
-                for one, token in zip(self.requests[choice.request_id], outcome.sampled, strict=True):
-                    self._append(one, token, now)
-            else:
-                self._append(choice, outcome.sampled[0], now)
+    def _note_scores(self, choice: Choice, work: Work, outcome: WorkResult, now: float) -> None:
+        choice.scored = work.start + len(work.targets)
+        self._events.append(PromptScored(choice.request_id, now, outcome.scored))
 
-    def _fork(self, choice: Choice) -> None:
-        """The prompt is computed: its other choices start from there, on the same blocks."""
-        for other in self.requests[choice.request_id][1:]:
+    def _fork(self, choice: Choice, sampled: tuple[ScoredToken, ...], now: float) -> None:
+        """The prompt is computed: its other choices start from there, on the same blocks, each with its own token."""
+        choices = self.requests[choice.request_id]
+        for other in choices[1:]:
             other.forked(choice)
             insort(self.running, other, key=_order)
         choice.width = 1
+        for one, token in zip(choices, sampled, strict=True):
+            self._append(one, (token,), now)
 
-    def _append(self, choice: Choice, token: ScoredToken, now: float) -> None:
+    def _append(self, choice: Choice, sampled: tuple[ScoredToken, ...], now: float) -> None:
         """One more generated token, which may be the last."""
-        tokens = choice.tokens
-        tokens.append(token.token)
-        self._events.append(Generated(choice.request_id, choice.index, now, (token,)))
-        if token.token in choice.stop_ids and choice.num_generated > choice.params.min_tokens:
-            self._finish(choice, FinishReason.STOP, now, stop_token=token.token)
+        token, tokens = sampled[0].token, choice.tokens
+        tokens.append(token)
+        self._events.append(Generated(choice.request_id, choice.index, now, sampled))
+        if token in choice.stop_ids and choice.num_generated > choice.params.min_tokens:
+            self._finish(choice, FinishReason.STOP, now, stop_token=token)
         elif len(tokens) >= choice.max_len:
             self._finish(choice, FinishReason.LENGTH, now)
 
@@ -489,6 +487,7 @@ class Scheduler:
             self.waiting.remove(choice)
         choice.move(Move.FINISH)
         choice.granted = 0
+        self._any_finished = True
         self._let_go(choice)
         self._events.append(Finished(choice.request_id, choice.index, now, reason, stop_token, message))
         if all([other.state is ChoiceState.FINISHED for other in self.requests[choice.request_id]]):
@@ -507,7 +506,8 @@ class Scheduler:
 
     def _sweep(self) -> None:
         """Finished choices leave the running ones here, all at once."""
-        if any([choice.state is ChoiceState.FINISHED for choice in self.running]):
+        if self._any_finished:
+            self._any_finished = False
             self.running = [choice for choice in self.running if choice.state is RUNNING]
 
     def _note_cache_changes(self, now: float) -> None:
