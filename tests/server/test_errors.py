@@ -40,6 +40,8 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"min_tokens": 1, "allowed_token_ids": [2, 0, 2]}, "min_tokens"),
+        ({"min_tokens": 1, "stop_token_ids": list(range(288)), "ignore_eos": True}, "min_tokens"),
         ({"stop": ""}, "stop"),
         ({"stop": [1]}, "stop"),
         ({"stop": ["x"] * 65}, "stop"),

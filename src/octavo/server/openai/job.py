@@ -115,7 +115,8 @@ def make_job(
     capacity = service.facts.capacity
     param = "prompt" if "prompt" in type(body).model_fields else "messages"
     limits = [asked.limit(len(prompt.ids), capacity.max_model_len, param) for prompt in prompts]
-    params = {limit: sampling_params(body, limit, capacity.vocab_size, scores) for limit in set(limits)}
+    eos = service.tokenizer.eos_token_ids
+    params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores) for limit in set(limits)}
     seed = service.seed(body.seed)
     _tell(exchange, seed, asked, min(limits))
     pairs = [(prompt, params[limit]) for prompt, limit in zip(prompts, limits, strict=True)]

@@ -1,7 +1,7 @@
 """The fields of a request -> SamplingParams and what else the engine is told about it."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,9 @@ class Scores:
     field: str = "logprobs"
 
 
-def sampling_params(body: Sampling, max_tokens: int, vocab_size: int, scores: Scores) -> SamplingParams:
+def sampling_params(
+    body: Sampling, max_tokens: int, vocab_size: int, eos_token_ids: Sequence[int], scores: Scores
+) -> SamplingParams:
     """Raises ApiError 400 that names the field for whatever is outside its range or outside the vocabulary."""
     given = {name: getattr(body, name) for name in _SAME}
     fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -94,7 +96,19 @@ def sampling_params(body: Sampling, max_tokens: int, vocab_size: int, scores: Sc
         check_token_ids(params, vocab_size)
     except ParameterError as error:
         raise _named(error, _names(body, scores)) from None
+    _check_drawable(params, vocab_size, eos_token_ids)
     return params
+
+
+def _check_drawable(params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    """Raises ApiError where each token that may come would end the answer, and none may yet."""
+    if not params.min_tokens:
+        return
+    ending = set(params.stop_token_ids).union(() if params.ignore_eos else eos_token_ids)
+    allowed = range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
+    if len(ending) >= len(allowed) and ending.issuperset(allowed):
+        message = f"min_tokens is {params.min_tokens}, but each token that is allowed would end the answer"
+        raise invalid(message, "min_tokens")
 
 
 def _names(body: Sampling, scores: Scores) -> Mapping[str, str]:
