@@ -1,7 +1,7 @@
 """What the core costs: plan + commit for each step, and prefix matching. `python bench/policy.py [--json]`.
 
-CPU time of this thread, so that a busy machine shows little; the best and the median of many steps. The targets are
-those of docs/performance.md; nothing here fails where one is missed, it is printed.
+CPU time of this thread, so that a busy machine shows little; the best and the median of many steps. Nothing here
+fails where a target is missed: it is printed.
 """
 
 import argparse

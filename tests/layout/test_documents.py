@@ -57,6 +57,12 @@ def test_the_map_is_made_from_the_modules() -> None:
     assert (ROOT / "docs" / "map.md").read_text(encoding="utf-8") == document(), "run `make docs`"
 
 
+def test_the_index_of_decisions_lists_all_of_them() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^- \[([\w-]+\.md)\]\(\1\): .+\.$", (folder / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted({path.name for path in source_files(".md", under=folder)} - {"README.md"})
+
+
 def base_dependencies() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in project["dependencies"]}

@@ -66,6 +66,14 @@ def test_only_the_cpu_backend_knows_the_native_module() -> None:
     assert {name for name in importers if not name.startswith("backends/cpu/")} == set()
 
 
+def test_the_stub_of_the_native_module_names_what_is_in_it() -> None:
+    from octavo.backends.cpu import _native
+
+    stub = ast.parse((PACKAGE / "backends" / "cpu" / "_native.pyi").read_text(encoding="utf-8"))
+    declared = {node.name for node in stub.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    assert declared == {name for name in dir(_native) if not name.startswith("__")}
+
+
 def _imported_names(node: ast.AST) -> set[str]:
     """The last parts of all names that an import statement brings in or goes through."""
     if isinstance(node, ast.Import):
