@@ -71,6 +71,10 @@ class Exchange:
         if media != JSON and not (media.startswith(b"application/") and media.endswith(b"+json")):
             shown = media.decode("latin-1") or "missing"
             raise ApiError(415, f"content-type must be application/json, it is {shown}", code="unsupported_media_type")
+        coding = self.headers.get(b"content-encoding", b"identity").lower()
+        if coding != b"identity":
+            shown = coding.decode("latin-1")
+            raise ApiError(415, f"content-encoding {shown} is not read here", code="unsupported_media_type")
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)

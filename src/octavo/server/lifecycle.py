@@ -16,12 +16,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 
 from octavo.config.schema import ServerConfig
-from octavo.engine.client import EngineClient, EngineDead, EngineFacts
+from octavo.engine.client import EngineClient, EngineDead
 from octavo.server.app import App
 from octavo.server.openai.errors import engine_dead
 
@@ -91,43 +92,72 @@ async def serve(
     app: App, client: EngineClient, config: ServerConfig, sock: socket.socket, announce: Callable[[str], None] = print
 ) -> int:
     """Serves until told to stop, or until the engine is dead; returns the exit status. The caller closes the client."""
-    async with listening(app, config, sock) as server:
+    async with listening(app, config, sock) as http:
         with _signals() as heard:
-            return await _watch(app, client, config, server, heard, lambda: _announce(config, sock, announce))
+            return await _Life(app, client, config, http, heard).live(lambda: _announce(config, sock, announce))
 
 
-async def _watch(
-    app: App,
-    client: EngineClient,
-    config: ServerConfig,
-    server: "_Server",
-    heard: "asyncio.Queue[int]",
-    ready: Callable[[], None],
-) -> int:
-    ending = asyncio.ensure_future(client.wait_dead())
-    signalled = asyncio.ensure_future(heard.get())
-    started = asyncio.ensure_future(_when_ready(client, ready))
-    try:
-        await asyncio.wait((ending, signalled, server.ended), return_when=asyncio.FIRST_COMPLETED)
-        if signalled.done():
-            return await _drain(app, config, server, heard, ending)
-        if ending.done():
-            return await _bury(app, ending.result())
+@dataclass(frozen=True, slots=True)
+class _Life:
+    app: App
+    client: EngineClient
+    config: ServerConfig
+    http: "_Http"
+    heard: "asyncio.Queue[int]"
+    """The signals, as they come."""
+
+    async def live(self, announce: Callable[[], None]) -> int:
+        """Returns the exit status, when it is time to end."""
+        dead = asyncio.ensure_future(self.client.wait_dead())
+        signalled = asyncio.ensure_future(self.heard.get())
+        ready = asyncio.ensure_future(_when_ready(self.client, announce))
+        try:
+            await asyncio.wait((dead, signalled, self.http.ended), return_when=asyncio.FIRST_COMPLETED)
+            if signalled.done():
+                return await self._drain(dead)
+            return await self._bury(dead.result()) if dead.done() else 1
+        finally:
+            for task in (dead, signalled, ready):
+                task.cancel()
+
+    async def _drain(self, dead: "asyncio.Future[EngineDead]") -> int:
+        """Lets what runs come to its end, within limits; a second signal ends it at once."""
+        duty, limit_s = self.app.service.duty, self.config.shutdown_timeout
+        duty.drain()
+        log.info("shutting down: %d running requests have %g s; a second signal ends them", duty.in_flight, limit_s)
+        idle = asyncio.ensure_future(duty.idle())
+        again = asyncio.ensure_future(self.heard.get())
+        try:
+            await asyncio.wait((idle, again, dead), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if again.done():
+                await _stop_all(self.app, "the server was told to end at once")
+                self.http.force_exit = True
+                return 128 + again.result()
+            if dead.done():
+                return await self._bury(dead.result())
+            if not idle.done():
+                log.warning("%d requests did not end in time and are cut off", duty.in_flight)
+                await _stop_all(self.app, f"the server is shutting down and waits no longer than {limit_s:g} s")
+            return 0
+        finally:
+            idle.cancel()
+            again.cancel()
+
+    async def _bury(self, error: EngineDead) -> int:
+        """The engine is dead: those who wait are told, and the server ends with an error."""
+        log.critical("the engine has died, so the server ends: %s", error)
+        self.app.service.duty.drain()
+        await _stop_all(self.app, engine_dead(error).message)
         return 1
-    finally:
-        for task in (ending, signalled, started):
-            task.cancel()
 
 
-async def _when_ready(client: EngineClient, ready: Callable[[], None]) -> EngineFacts | None:
+async def _when_ready(client: EngineClient, announce: Callable[[], None]) -> None:
     with contextlib.suppress(EngineDead):  # whoever waits for its death reports it
         facts = await client.wait_ready()
         for line in facts.report:
             log.info("%s", line)
         log.info("model %s, max_model_len %d", facts.model, facts.capacity.max_model_len)
-        ready()
-        return facts
-    return None
+        announce()
 
 
 def _announce(config: ServerConfig, sock: socket.socket, announce: Callable[[str], None]) -> None:
@@ -137,51 +167,13 @@ def _announce(config: ServerConfig, sock: socket.socket, announce: Callable[[str
     announce(f"Octavo is ready on {url} (API: {url}/v1, documentation: {url}/docs)")
 
 
-async def _drain(
-    app: App, config: ServerConfig, server: "_Server", heard: "asyncio.Queue[int]", ending: "asyncio.Future[EngineDead]"
-) -> int:
-    """Lets what runs come to its end, within limits; a second signal ends it at once."""
-    duty = app.service.duty
-    duty.drain()
-    log.info(
-        "shutting down: %d running requests have %g s to end; a second signal ends them at once",
-        duty.in_flight,
-        config.shutdown_timeout,
-    )
-    idle = asyncio.ensure_future(duty.idle())
-    again = asyncio.ensure_future(heard.get())
-    try:
-        await asyncio.wait((idle, again, ending), timeout=config.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
-        if again.done():
-            await _stop_all(app, "the server was told to end at once")
-            server.force_exit = True
-            return 128 + again.result()
-        if ending.done():
-            return await _bury(app, ending.result())
-        if not idle.done():
-            log.warning("%d requests did not end in time and are cut off", duty.in_flight)
-            await _stop_all(app, f"the server is shutting down and waits no longer than {config.shutdown_timeout:g} s")
-        return 0
-    finally:
-        idle.cancel()
-        again.cancel()
-
-
-async def _bury(app: App, error: EngineDead) -> int:
-    """The engine is dead: those who wait are told, and the server ends with an error."""
-    log.critical("the engine has died, so the server ends: %s", error)
-    app.service.duty.drain()
-    await _stop_all(app, engine_dead(error).message)
-    return 1
-
-
 async def _stop_all(app: App, why: str) -> None:
     app.service.duty.stop_all(why)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(app.service.duty.idle(), LAST_WORDS_S)
 
 
-class _Server(uvicorn.Server):
+class _Http(uvicorn.Server):
     """uvicorn, with the signals left to us."""
 
     ended: "asyncio.Task[None]"
@@ -192,7 +184,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(app: App, config: ServerConfig, sock: socket.socket) -> AsyncIterator[_Server]:
+async def listening(app: App, config: ServerConfig, sock: socket.socket) -> AsyncIterator[_Http]:
     """The HTTP server, from now until the end of the block."""
     settings = uvicorn.Config(
         app,
@@ -207,7 +199,7 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
         timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=int(LAST_WORDS_S),
     )
-    server = _Server(settings)
+    server = _Http(settings)
     server.ended = asyncio.ensure_future(server.serve(sockets=[sock]))
     try:
         yield server
