@@ -171,3 +171,11 @@ def test_queued_says_how_long_the_prompt_is() -> None:
     replica = Replica(Limits(num_blocks=4, block_size=4, vocab_size=8, max_model_len=16))
     replica.submit(request("r", [1, 2, 3]))
     assert replica.events == [Queued("r", 1.0, 3)]
+
+
+@pytest.mark.parametrize("watermark", [0.25, 0.5, 1.0])
+def test_alone_a_request_may_use_the_whole_pool_whatever_the_watermark(watermark: float) -> None:
+    replica = Replica(limits(num_blocks=4), watermark=watermark)
+    replica.submit(*[request(f"r{i}", [i] * 15, max_tokens=2) for i in range(2)])
+    replica.run()
+    assert all(outcome.reasons() == [FinishReason.LENGTH] for outcome in replica.outcomes.values())

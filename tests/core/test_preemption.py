@@ -183,3 +183,47 @@ def test_nobody_is_displaced_in_vain() -> None:
     assert not replica.preemptions()
     replica.run()
     assert replica.outcomes["high"].reasons() == [FinishReason.LENGTH]
+
+
+def test_what_the_plan_had_granted_to_a_victim_goes_to_others() -> None:
+    tight = limits(num_blocks=5, max_num_batched_tokens=8, scheduling_policy="priority", enable_prefix_caching=False)
+    replica = Replica(tight, watermark=0.0)
+    replica.submit(request("low", [1] * 4, max_tokens=4, priority=5))
+    replica.step()
+    replica.submit(request("high", [2] * 16, max_tokens=1, priority=0))
+    assert [(work.request_id, len(work.tokens)) for work in replica.step().work] == [("high", 8)]
+    replica.run()
+
+
+def test_a_choice_whose_whole_plan_was_taken_back_has_no_work_and_no_copies_in_it() -> None:
+    """The victim had been granted a token and a block copy in the same plan."""
+    tight = limits(num_blocks=6, scheduling_policy="priority", enable_prefix_caching=False)
+    replica = Replica(tight, watermark=0.0)
+    replica.submit(request("low", [1] * 6, n=2, max_tokens=3, priority=5, temperature=1.0))
+    replica.step()
+    replica.submit(request("high", [2] * 20, max_tokens=1, priority=0))
+    plan = replica.step()
+    assert [work.request_id for work in plan.work] == ["high"] and plan.copies == ()
+    replica.run()
+    assert replica.outcomes["low"].reasons() == [FinishReason.LENGTH] * 2
+
+
+def test_a_victim_does_not_come_back_in_the_same_step_though_it_would_fit() -> None:
+    """`small` goes first and is not enough; then `large` goes, and leaves room to spare."""
+    tight = limits(num_blocks=5, scheduling_policy="priority", enable_prefix_caching=False)
+    replica = Replica(tight, watermark=0.0)
+    replica.submit(request("small", [1] * 2, priority=5), request("large", [2] * 14, max_tokens=2, priority=5))
+    replica.step()
+    replica.submit(request("high", [3] * 12, max_tokens=1, priority=0))
+    assert [work.request_id for work in replica.step().work] == ["high"]
+    assert [event.request_id for event in replica.preemptions()] == ["small", "large"]
+    replica.run()
+
+
+def test_nobody_enters_on_blocks_that_were_freed_for_another() -> None:
+    replica = Replica(limits(num_blocks=6, enable_prefix_caching=False), watermark=0.0)
+    replica.submit(request("old", [1] * 7), request("large", [2] * 13), request("small", [3]))
+    while not replica.preemptions():
+        plan = replica.step()
+    assert [work.request_id for work in plan.work] == ["old"] and replica.scheduler.load().blocks_blank == 3
+    replica.run()

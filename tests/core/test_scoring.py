@@ -39,17 +39,23 @@ def test_nothing_is_scored_where_nobody_asked() -> None:
 @pytest.mark.parametrize("budget", [2, 3, 5])
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("lost_after", [3, 7, 11, 12, 14])
-def test_a_preemption_scores_nothing_twice_and_nothing_never(budget: int, caching: bool, lost_after: int) -> None:
-    """A request of a lower rank takes all the blocks once `lost_after` tokens are computed."""
+@pytest.mark.parametrize("neighbours", [0, 1])
+def test_a_preemption_scores_nothing_twice_and_nothing_never(
+    budget: int, caching: bool, lost_after: int, neighbours: int
+) -> None:
+    """A request of a lower rank takes all the blocks once `lost_after` tokens are computed.
+
+    A neighbour that decodes at first makes the chunks before and after the preemption differ.
+    """
     tight = limits(
-        num_blocks=4, max_num_batched_tokens=budget, enable_prefix_caching=caching, scheduling_policy="priority"
+        num_blocks=5, max_num_batched_tokens=budget, enable_prefix_caching=caching, scheduling_policy="priority"
     )
     replica = Replica(tight, watermark=0.0)
     scores = request("scores", PROMPT, prompt_logprobs=1, max_tokens=5, priority=5)
-    replica.submit(scores)
+    replica.submit(*[request(f"neighbour{i}", [6], max_tokens=3) for i in range(neighbours)], scores)
     while replica.scheduler.requests["scores"][0].computed < lost_after:
         replica.step()
-    replica.submit(request("urgent", [7] * 9, max_tokens=2, priority=0))
+    replica.submit(request("urgent", [7] * 13, max_tokens=2, priority=0))
     replica.run()
     assert [event.request_id for event in replica.preemptions()] == ["scores"]
     due = alone(scores, limits())

@@ -109,10 +109,6 @@ class Choice:
         return len(self.tokens) - self.computed
 
     @property
-    def num_generated(self) -> int:
-        return len(self.tokens) - self.prompt_len
-
-    @property
     def scores_prompt(self) -> bool:
         """Does it still owe logprobs of prompt tokens? Then each position before the last must be computed, not hit."""
         return self._scores and self.scored < self.prompt_len - 1

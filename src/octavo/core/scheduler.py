@@ -464,7 +464,7 @@ class Scheduler:
         token, tokens = sampled[0].token, choice.tokens
         tokens.append(token)
         self._events.append(Generated(choice.request_id, choice.index, now, sampled))
-        if token in choice.stop_ids and choice.num_generated > choice.params.min_tokens:
+        if token in choice.stop_ids:
             self._finish(choice, FinishReason.STOP, now, stop_token=token)
         elif len(tokens) >= choice.max_len:
             self._finish(choice, FinishReason.LENGTH, now)
