@@ -120,13 +120,13 @@ def test_smaller_ones_pass_a_head_that_waits_for_blocks() -> None:
 def test_a_head_lets_only_so_many_pass() -> None:
     """With an endless stream of small requests, the large one still gets its turn."""
     replica = Replica(limits(num_blocks=6, enable_prefix_caching=False), watermark=0.0)
-    replica.submit(request("first", [1] * 4, max_tokens=5), request("large", [2] * 20, max_tokens=2))
+    replica.submit(request("first", [1] * 8, max_tokens=5), request("large", [2] * 20, max_tokens=2))
     for i in range(2 * MAX_PASSED):
         replica.submit(request(f"small{i}", [3] * 4, max_tokens=5))
         replica.step()
     admitted = [event.request_id for event in replica.events if isinstance(event, Admitted)]
     assert "large" in admitted
-    assert admitted.index("large") <= MAX_PASSED + 2
+    assert MAX_PASSED <= admitted.index("large") <= MAX_PASSED + 4
     replica.run(max_steps=2000)
 
 
