@@ -1,13 +1,15 @@
 """Each field alone: it shows its effect, is refused by name, or is said to be unknown. Never accepted and ignored."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from octavo.models.checkpoint import Checkpoint
 from octavo.server.openai.fields import NOT_YET
 from octavo.server.openai.schema import ChatRequest, CompletionRequest
-from tests.server.site import Site
+from tests.server.site import Site, running
 
 PROMPT = "the an in"
 HOT = {"temperature": 1.5, "seed": 3}
@@ -183,8 +185,18 @@ def test_chat_template_kwargs_reach_the_template(site: Site) -> None:
     assert refused.json()["error"]["param"] == "chat_template_kwargs"
 
 
-def test_add_special_tokens_is_taken(site: Site) -> None:
-    assert site.complete(PROMPT, add_special_tokens=False, max_tokens=1).status_code == 200
+def test_add_special_tokens_and_an_empty_prompt_where_there_is_a_bos(checkpoint: Checkpoint) -> None:
+    vocabulary = dataclasses.replace(checkpoint.vocabulary, add_bos=True)
+    with running(dataclasses.replace(checkpoint, vocabulary=vocabulary)) as site:
+
+        def prompt_ids(prompt: str, **fields: Any) -> list[int]:
+            answer = site.complete(prompt, max_tokens=1, return_token_ids=True, **fields).json()
+            return answer["choices"][0]["prompt_token_ids"]
+
+        plain = prompt_ids(PROMPT, add_special_tokens=False)
+        assert prompt_ids(PROMPT) == [1, *plain] and prompt_ids("") == [1]
+        assert site.complete("", add_special_tokens=False).json()["error"]["param"] == "prompt"
+        assert site.post("/tokenize", {"prompt": PROMPT, "add_special": False}).json()["tokens"] == plain
 
 
 def test_request_id_names_the_answer(site: Site) -> None:

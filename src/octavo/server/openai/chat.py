@@ -9,13 +9,13 @@ from octavo.server.openai.answer import Delta
 from octavo.server.openai.body import decode
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.fields import check_known
+from octavo.server.openai.intake import check_stream_options, report_unknown, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked, text_size
 from octavo.server.openai.params import Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import ChatRequest, TokenizeRequest, validate
-from octavo.server.openai.shared import check_stream_options, report_unknown, truncated
 from octavo.server.service import Service
 from octavo.text.chat import TemplateError, encode_chat
 from octavo.text.messages import prepare

@@ -8,12 +8,12 @@ from octavo.server.openai.answer import Delta
 from octavo.server.openai.body import decode
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.fields import check_known
+from octavo.server.openai.intake import check_stream_options, report_unknown, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Asked, Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import CompletionRequest, validate
-from octavo.server.openai.shared import check_stream_options, report_unknown, truncated
 from octavo.server.service import Service
 
 DEFAULT_MAX_TOKENS = 16

@@ -8,8 +8,8 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.body import decode
 from octavo.server.openai.chat import chat_ids, chat_messages
 from octavo.server.openai.errors import invalid
+from octavo.server.openai.intake import report_unknown
 from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest, validate
-from octavo.server.openai.shared import report_unknown
 from octavo.server.service import Service
 
 

@@ -1,4 +1,4 @@
-"""Checks and conversions that chat and completions share, before there is a job."""
+"""What chat and completions do to a body before there is a job: tell of unknown fields, check, cut prompts."""
 
 import logging
 from collections.abc import Sequence
