@@ -153,6 +153,12 @@ def test_requests_that_ask_for_prompt_logprobs_do_not_read_the_cache() -> None:
     assert len(replica.outcomes["scores"].scored) == 9
 
 
+def test_and_so_they_do_not_wait_for_an_equal_prompt_either() -> None:
+    replica = Replica(limits(num_blocks=40))
+    replica.submit(request("a", PROMPT, max_tokens=1), request("scores", PROMPT, max_tokens=1, prompt_logprobs=0))
+    assert [work.request_id for work in replica.step().work] == ["a", "scores"]
+
+
 def test_hit_rates_go_from_nothing_towards_one_and_restart_after_a_reset() -> None:
     replica = Replica(limits(num_blocks=40, max_model_len=100))
     rates = []

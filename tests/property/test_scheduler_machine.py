@@ -57,6 +57,15 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
     )
 
 
+CUT_SHORT = (FinishReason.ABORT, FinishReason.ERROR)
+
+
+def one_begins_the_other(a: list, b: list) -> bool:
+    """A request may fail on its own too, where all tokens are banned: in chunks it then tells more than in one piece."""
+    shorter = min(len(a), len(b))
+    return a[:shorter] == b[:shorter]
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Two token ids, tiny pools and budgets: so that sharing, eviction and preemption are the rule."""
 
@@ -176,17 +185,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert sorted(got.finished) == list(range(request.params.n))
         for choice, finished in got.finished.items():
-            tokens = got.tokens[choice]
-            if finished.reason in (FinishReason.ABORT, FinishReason.ERROR):
-                assert tokens == due.tokens[choice][: len(tokens)]
-                assert got.scored == due.scored[: len(got.scored)]
+            tokens, last = got.tokens[choice], due.finished[choice]
+            if finished.reason in CUT_SHORT:
+                assert one_begins_the_other(tokens, due.tokens[choice])
+                assert one_begins_the_other(got.scored, due.scored)
             else:
-                assert (tokens, finished.reason, finished.stop_token) == (
-                    due.tokens[choice],
-                    due.finished[choice].reason,
-                    due.finished[choice].stop_token,
-                )
-                assert got.scored == due.scored
+                assert tokens == due.tokens[choice] and got.scored == due.scored
+                assert (finished.reason, finished.stop_token) == (last.reason, last.stop_token)
 
 
 TestScheduler = SchedulerMachine.TestCase

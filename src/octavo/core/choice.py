@@ -70,7 +70,7 @@ class Choice:
         self.order = (rank, serial, index)
         """Its place in every queue, for its whole life."""
         self.state = ChoiceState.FOLLOWING if index else ChoiceState.WAITING
-        self.tokens = list(request.prompt)
+        self.tokens: list[TokenId] = [] if index else list(request.prompt)
         self.prompt_len = len(request.prompt)
         self.max_len = max_len
         """It ends when it has this many tokens."""
@@ -138,8 +138,9 @@ class Choice:
         return Work(self.request_id, self.index, start, chunk, self.lease.table, samples, targets, alternatives)
 
     def forked(self, choice: "Choice") -> None:
-        """Takes over the computed prompt of `choice`: its blocks, by reference, and its keys."""
+        """Takes over the computed prompt of `choice`: its tokens, its blocks, by reference, and its keys."""
         self.move(Move.FORK)
+        self.tokens = choice.tokens.copy()
         self.lease = choice.lease.fork()
         self.chain = choice.chain.fork()
         self.computed = choice.computed
