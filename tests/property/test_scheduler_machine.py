@@ -61,7 +61,7 @@ CUT_SHORT = (FinishReason.ABORT, FinishReason.ERROR)
 
 
 def one_begins_the_other(a: list, b: list) -> bool:
-    """A request may fail on its own too, where all tokens are banned: in chunks it then tells more than in one piece."""
+    """A request may fail on its own too, where all tokens are banned: in chunks it then tells more than at once."""
     shorter = min(len(a), len(b))
     return a[:shorter] == b[:shorter]
 
