@@ -14,7 +14,7 @@ import httpx
 import uvloop
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.config.schema import Config, ServerConfig
+from octavo.config.schema import Config, ModelConfig, ServerConfig
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend, Capacity
 from octavo.core.scheduler import Scheduler
@@ -215,7 +215,7 @@ def running(
 
     It is ready, unless `load` is given: that is called in the engine, with its way to report, before it is.
     """
-    config = config or Config(server=ServerConfig(port=0))
+    config = config or Config(model=ModelConfig(model="tiny"), server=ServerConfig(port=0))
     replica = replica_of(checkpoint, backend or backend_of(checkpoint), max_num_seqs)
     tokenizer, template = text_of(checkpoint)
     loop = uvloop.new_event_loop()

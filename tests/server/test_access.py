@@ -9,6 +9,7 @@ from octavo.config.schema import Config, ModelConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import ROUTES
 from octavo.server.auth import OPEN_PATHS
+from octavo.server.service import default_name
 from tests.server.site import Site, running
 
 KEYS = ("first-key", "second-key")
@@ -81,3 +82,18 @@ def test_two_requests_may_have_one_request_id(site: Site) -> None:
         site.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, headers={"x-request-id": "same"}) for _ in "ab"
     ]
     assert answers[0].json()["id"] != answers[1].json()["id"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (None, "smollm2-135m-instruct"),
+        ("org/model", "org/model"),
+        ("/models/Some-Model.Q4_1.gguf", "Some-Model.Q4_1"),
+        ("Some.gguf", "Some"),
+        ("./folder/model/", "model"),
+        ("/", "/"),
+    ],
+)
+def test_a_model_is_called_as_it_was_asked_for(model: str | None, name: str) -> None:
+    assert default_name(model) == name
