@@ -121,8 +121,31 @@ def deep_queue(num_waiting: int = 10_000) -> Measured:
     return measure("plan + commit, 64 running, 10,000 waiting", 1.0, [step_ms(one, 0.0) for _ in range(100)])
 
 
+def blocked_queue() -> Measured:
+    """64 running, and a queue whose first ones are too large for the free blocks: one plan looks past all it may."""
+    one = scheduler(128)
+    params = SamplingParams(max_tokens=10_000, temperature=0.0)
+    for i in range(64):
+        prompt = tuple((i * 7919 + j) % 50_000 for j in range(24_000))
+        one.submit(Request(request_id=f"request-{i}", prompt=prompt, params=params), 0.0)
+    while one.waiting or any(choice.num_left > 1 for choice in one.running):
+        step_ms(one, 0.0)
+    for i in range(200):
+        prompt = tuple((i * 104_729 + j) % 50_000 for j in range(100_000))
+        one.submit(Request(request_id=f"large-{i}", prompt=prompt, params=params), 0.0)
+    step_ms(one, 0.0)
+    return measure("plan + commit, 64 running, 200 blocked", 1.0, [step_ms(one, 0.0) for _ in range(100)])
+
+
 def all_measures() -> list[Measured]:
-    return [decode(1, 0.15), decode(64, 0.5), decode(1024, 5.0, num_steps=60), *cached_prompt(), deep_queue()]
+    return [
+        decode(1, 0.15),
+        decode(64, 0.5),
+        decode(1024, 5.0, num_steps=60),
+        *cached_prompt(),
+        deep_queue(),
+        blocked_queue(),
+    ]
 
 
 def main() -> None:

@@ -43,8 +43,8 @@ from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
 
 MAX_PASSED = 64
 """A choice that waits for blocks lets at most this many others pass; then the queue behind it waits too."""
-LOOKAHEAD = 16
-"""Blocked choices that one plan looks past."""
+LOOKAHEAD = 32
+"""Choices that one plan looks past at most, because they wait for blocks, a turn, or each other."""
 
 RUNNING = ChoiceState.RUNNING  # a name of its own: the innermost loops ask for it
 _order = attrgetter("order")
@@ -226,6 +226,8 @@ class Scheduler:
         position = 0
         while position < min(len(self.waiting), LOOKAHEAD) and budget.tokens > 0:
             choice = self.waiting[position]
+            if (budget.seqs < 1 or budget.blocks < 1) and choice.rank >= self.running[-1].rank:
+                break  # everybody needs a slot and a block, and from here on nobody may displace for them
             lacks = self._try_start(choice, budget, now)
             if lacks is None:
                 for other in blocked:
