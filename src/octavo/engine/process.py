@@ -117,6 +117,7 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     try:
         EngineLoop(replica.scheduler, replica.backend).run(port)
     finally:
+        gc.unfreeze()
         replica.backend.close()
     return 0
 
