@@ -95,9 +95,9 @@ def _judge_shape(request: Request, limits: Limits) -> Never | None:
     prompt, n = request.prompt, request.params.n
     if not prompt:
         return Never("empty_prompt", "the prompt has no tokens, and at least one is needed")
-    worst = min(prompt) if min(prompt) < 0 else max(prompt)
-    if not 0 <= worst < limits.vocab_size:
-        return Never("token_out_of_range", f"token id {worst} in the prompt is not in 0 .. {limits.vocab_size - 1}")
+    for token in (min(prompt), max(prompt)):
+        if not 0 <= token < limits.vocab_size:
+            return Never("token_out_of_range", f"token id {token} in the prompt is not in 0 .. {limits.vocab_size - 1}")
     try:
         check_token_ids(request.params, limits.vocab_size)
     except ParameterError as error:
@@ -118,15 +118,14 @@ def _judge_size(request: Request, limits: Limits) -> Terms | Never:
             f"{limits.max_model_len} (--max-model-len)",
         )
     if max_tokens is None:
-        num_generated = min(room, most_tokens(prompt_len, n, limits.num_blocks, limits.block_size))
-    else:
-        num_generated = min(room, max_tokens)
-    need = worst_case_blocks(prompt_len, max(1, num_generated), n, limits.block_size)
+        max_tokens = max(1, most_tokens(prompt_len, n, limits.num_blocks, limits.block_size))
+    num_generated = min(room, max_tokens)
+    need = worst_case_blocks(prompt_len, num_generated, n, limits.block_size)
     if need <= limits.num_blocks:
         return Terms(prompt_len + num_generated)
     return Never(
         "pool_too_small",
-        f"a prompt of {prompt_len} tokens with {n} x {max(1, num_generated)} generated ones needs {need} KV blocks of "
+        f"a prompt of {prompt_len} tokens with {n} x {num_generated} generated ones needs {need} KV blocks of "
         f"{limits.block_size} tokens; the whole pool has {limits.num_blocks} (--num-blocks, --kv-cache-memory-bytes)",
     )
 
