@@ -67,7 +67,7 @@ class MatmulCase:
     def weight(self) -> tuple[_native.PackedWeight, Floats]:
         """The packed matrix, and its values."""
         raw = raw_tensor(self.format, self.n, self.k, seed=self.n + self.k)
-        packed = _native.PackedWeight(self.kind, self.affine, self.n, self.k)
+        packed = _native.PackedWeight(_native.Arena(), self.kind, self.affine, self.n, self.k)
         packed.pack(_native.Pool(1), raw, self.format.value, self.n)
         return packed, dequantize(raw, TensorInfo((self.n, self.k), self.format)).astype(np.float64)
 

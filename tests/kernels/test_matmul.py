@@ -110,12 +110,12 @@ def test_a_row_of_a_packed_table_is_read_back(kind: str, isa: str):
 )
 def test_what_cannot_be_packed_is_refused(kind: str, format_: str, n: int, k: int, message: str):
     with pytest.raises(ValueError, match=message):
-        weight = _native.PackedWeight(kind, False, n, k)
+        weight = _native.PackedWeight(_native.Arena(), kind, False, n, k)
         weight.pack(_native.Pool(1), bytes(34 * n if format_ == "Q8_0" else 20 * n), format_, n)
 
 
 def test_a_scale_beyond_16_bits_is_refused_and_not_made_infinite():
-    weight = _native.PackedWeight("q8", False, 16, 32)
+    weight = _native.PackedWeight(_native.Arena(), "q8", False, 16, 32)
     with pytest.raises(ValueError, match="does not fit 16 bits"):
         weight.pack(_native.Pool(2), np.full(16 * 32, 1e38, np.float32).tobytes(), "F32", 16)
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <vector>
 
 #include "octavo/kernels.h"
 #include "octavo/pool.h"
@@ -16,11 +16,32 @@ enum class Format : int { F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5
 Format format_named(const std::string& name);
 size_t row_bytes(Format format, int k);  // throws where k is not a multiple of the format's block
 
-// A packed matrix that owns its memory. Filled by `pack`, read as `view()`.
+// Memory for many matrices side by side, in huge pages: a step streams all of it, and a page walk for each 4 KiB would
+// cost as much as reading them.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Zeroed, aligned to 64 bytes, and there until the arena ends. Throws std::bad_alloc.
+  uint8_t* take(size_t size);
+
+ private:
+  struct Chunk {
+    uint8_t* data;
+    size_t size;
+  };
+  std::vector<Chunk> chunks_;
+  size_t used_ = 0;  // of the last chunk
+};
+
+// A packed matrix in an arena, which outlives it. Filled by `pack`, read as `view()`.
 class PackedWeight {
  public:
   // `affine` holds for q4 and q8 only. n is rounded up to whole panels with rows of zeros.
-  PackedWeight(WeightKind kind, bool affine, int n, int k);
+  PackedWeight(Arena& arena, WeightKind kind, bool affine, int n, int k);
 
   // Packs `rows` rows, given in `format`, into panels first_panel, first_panel + panel_step, ...
   // Where the target is q4 or q8 and the source is a float or Q6_K format, each group of 32 is rounded to 8 bits.
@@ -33,10 +54,7 @@ class PackedWeight {
  private:
   Weight weight_;
   size_t size_;
-  struct Free {
-    void operator()(uint8_t* p) const;
-  };
-  std::unique_ptr<uint8_t, Free> data_;
+  uint8_t* data_;
 };
 
 // The kind that holds `format` without loss (Q6_K apart, whose groups of 16 become groups of 32 in 8 bits).

@@ -85,13 +85,15 @@ void bind_program(nb::module_& m) {
       .def(nb::init<int>(), nb::arg("num_threads"))
       .def_prop_ro("num_threads", &Pool::num_threads);
 
+  nb::class_<Arena>(m, "Arena").def(nb::init<>());
+
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def(
           "__init__",
-          [](PackedWeight* self, const std::string& kind, bool affine, int n, int k) {
-            new (self) PackedWeight(weight_kind_named(kind), affine, n, k);
+          [](PackedWeight* self, Arena& arena, const std::string& kind, bool affine, int n, int k) {
+            new (self) PackedWeight(arena, weight_kind_named(kind), affine, n, k);
           },
-          nb::arg("kind"), nb::arg("affine"), nb::arg("n"), nb::arg("k"))
+          nb::arg("arena"), nb::arg("kind"), nb::arg("affine"), nb::arg("n"), nb::arg("k"), nb::keep_alive<1, 2>())
       .def("pack", &pack, nb::arg("pool"), nb::arg("raw"), nb::arg("format"), nb::arg("rows"),
            nb::arg("first_panel") = 0, nb::arg("panel_step") = 1)
       .def_prop_ro("num_bytes", &PackedWeight::size);

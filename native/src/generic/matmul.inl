@@ -40,6 +40,14 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
     for (int p = 0; p < NP; ++p) {
       const size_t shift = static_cast<size_t>(p) * w.panel_bytes;
       const uint8_t* line = quants + shift + static_cast<size_t>(g) * kGroupBytes;
+      // The next panels come from memory while these are computed. A single row is bound by memory alone: there the
+      // processor's own prefetcher does as well.
+      if constexpr (MR > 1) {
+#pragma GCC unroll 8
+        for (int j = 0; j < kGroupBytes / 64; ++j) prefetch(line + NP * w.panel_bytes + 64 * j);
+        prefetch(scales + shift + NP * w.panel_bytes + 32 * g);
+        if constexpr (kAffine) prefetch(minima + shift + NP * w.panel_bytes + 32 * g);
+      }
       i32 sum[MR];
 #pragma GCC unroll 8
       for (int r = 0; r < MR; ++r) {

@@ -86,9 +86,27 @@ void put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* ra
 
 }  // namespace
 
-void PackedWeight::Free::operator()(uint8_t* p) const { std::free(p); }
+Arena::~Arena() {
+  for (const Chunk& chunk : chunks_) munmap(chunk.data, chunk.size);
+}
 
-PackedWeight::PackedWeight(WeightKind kind, bool affine, int n, int k) {
+uint8_t* Arena::take(size_t size) {
+  constexpr size_t kHugePage = size_t{2} << 20, kChunk = size_t{32} << 20, kLine = 64;
+  size = (size + kLine - 1) / kLine * kLine;
+  if (chunks_.empty() || chunks_.back().size - used_ < size) {
+    const size_t bytes = std::max(kChunk, (size + kHugePage - 1) / kHugePage * kHugePage);
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) throw std::bad_alloc();
+    madvise(data, bytes, MADV_HUGEPAGE);  // a hint; the kernel may refuse it
+    chunks_.push_back({static_cast<uint8_t*>(data), bytes});
+    used_ = 0;
+  }
+  uint8_t* at = chunks_.back().data + used_;
+  used_ += size;
+  return at;
+}
+
+PackedWeight::PackedWeight(Arena& arena, WeightKind kind, bool affine, int n, int k) {
   const bool quantised = kind == WeightKind::q4 || kind == WeightKind::q8;
   if (n <= 0 || k <= 0 || k % (quantised ? kGroup : kPanel))
     throw std::invalid_argument("a " + std::to_string(n) + " x " + std::to_string(k) +
@@ -97,13 +115,7 @@ PackedWeight::PackedWeight(WeightKind kind, bool affine, int n, int k) {
   const int zero = affine || !quantised ? 0 : kind == WeightKind::q4 ? 8 : 128;
   weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, quantised && affine, k), nullptr};
   size_ = static_cast<size_t>((n + kPanel - 1) / kPanel) * weight_.panel_bytes;
-  constexpr size_t kHugePage = size_t{2} << 20;
-  const size_t alignment = size_ >= kHugePage ? kHugePage : 64;
-  data_.reset(static_cast<uint8_t*>(std::aligned_alloc(alignment, (size_ + alignment - 1) / alignment * alignment)));
-  if (!data_) throw std::bad_alloc();
-  if (alignment == kHugePage)
-    madvise(data_.get(), size_, MADV_HUGEPAGE);  // a hint: streaming needs few page walks then
-  weight_.data = data_.get();
+  weight_.data = data_ = arena.take(size_);
 }
 
 void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format format, int rows, int first_panel,
@@ -125,7 +137,7 @@ void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format 
   pool.each(panels, [&](int i, int thread) {
     std::vector<float>& floats = scratch[static_cast<size_t>(thread)];
     floats.resize(static_cast<size_t>(w.k));
-    uint8_t* panel = data_.get() + static_cast<size_t>(first_panel + i * panel_step) * w.panel_bytes;
+    uint8_t* panel = data_ + static_cast<size_t>(first_panel + i * panel_step) * w.panel_bytes;
     std::memset(panel, 0, w.panel_bytes);
     try {
       for (int c = 0; c < kPanel && i * kPanel + c < rows; ++c)

@@ -16,13 +16,18 @@ class Pool:
     @property
     def num_threads(self) -> int: ...
 
+class Arena:
+    """Memory for many matrices, in huge pages."""
+
+    def __init__(self) -> None: ...
+
 class PackedWeight:
     """A matrix [n, k] in the layout that the kernels stream. `kind` is q4, q8, bf16 or f32.
 
     Raises ValueError where rows do not fill whole groups, or a format does not fit the kind.
     """
 
-    def __init__(self, kind: str, affine: bool, n: int, k: int) -> None: ...
+    def __init__(self, arena: Arena, kind: str, affine: bool, n: int, k: int) -> None: ...
     def pack(
         self, pool: Pool, raw: memoryview | bytes, format: str, rows: int, first_panel: int = 0, panel_step: int = 1
     ) -> None: ...

@@ -64,7 +64,7 @@ class CpuModel:
         check_spec(spec)
         name, why = choose(isa)
         threads, reason = usable_cpus() if num_threads is None else (num_threads, "as configured")
-        packer = Packer(checkpoint.tensors, _native.Pool(threads), dtype)
+        packer = Packer(checkpoint.tensors, _native.Pool(threads), dtype, _native.Arena())
         layers: list[PackedLayer] = []
         for index in range(spec.num_layers):
             progress(f"packing weights: layer {index + 1} of {spec.num_layers}")

@@ -34,11 +34,12 @@ _KIND_OF_DTYPE = {"float32": "f32", "bfloat16": "bf16"}
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """Packs tensors of one source with the threads of one pool. `dtype` is auto, float32 or bfloat16."""
+    """Packs tensors of one source with the threads of one pool, into one arena. `dtype` is auto, float32 or bfloat16."""
 
     tensors: TensorSource
     pool: _native.Pool
     dtype: str
+    arena: _native.Arena
 
     def matrix(self, name: str) -> _native.PackedWeight:
         """The tensor alone."""
@@ -70,7 +71,7 @@ class Packer:
         kind = self._kind([info.format for info in infos])
         affine = any(info.format in _WITH_MINIMA for info in infos)
         rows = sum(info.shape[0] for info in infos)
-        weight = _native.PackedWeight(kind, affine, rows, infos[0].shape[1])
+        weight = _native.PackedWeight(self.arena, kind, affine, rows, infos[0].shape[1])
         for name, info, first in zip(names, infos, first_panels, strict=True):
             raw = self.tensors.raw(name)
             weight.pack(self.pool, raw, info.format.value, info.shape[0], first, panel_step)
