@@ -8,7 +8,7 @@ from octavo.backends.ledger import LedgerBackend
 from octavo.core.audit import audit
 from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, PromptScored, Refused, Stepped
 from octavo.core.plan import ScoredToken, StepPlan, StepResult
-from octavo.core.request import Request
+from octavo.core.request import ChoiceState, Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import FinishReason, Limits
@@ -75,13 +75,16 @@ class Replica:
         for one in requests:
             self._note(self.scheduler.submit(one, self._tick()))
 
-    def cancel(self, request_id: str) -> None:
-        self._note(self.scheduler.cancel(request_id, self._tick()))
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
+        self._note(self.scheduler.cancel(request_id, self._tick(), choice))
 
     def plan(self) -> StepPlan:
         plan = self.scheduler.plan(self._tick())
         self.plans.append(plan)
         self.check()
+        for work in plan.work:
+            states = [choice.state for choice in self.scheduler.requests[work.request_id]]
+            assert all(states[sample.choice] is not ChoiceState.FINISHED for sample in work.samples)
         return plan
 
     def commit(self, plan: StepPlan) -> None:

@@ -88,6 +88,15 @@ def compute_too_much(scheduler: Scheduler) -> None:
     scheduler.running[0].computed += 5
 
 
+def draw_for_the_finished(scheduler: Scheduler) -> None:
+    scheduler.running[0].draw_for((0, 1))
+
+
+def follow_nobody(scheduler: Scheduler) -> None:
+    scheduler.requests["last"][0].state = ChoiceState.FOLLOWING
+    scheduler.requests["last"] *= 2
+
+
 def claim_for_ever(scheduler: Scheduler) -> None:
     scheduler.claims.by_key[b"key"] = scheduler.running[0]
 
@@ -107,6 +116,8 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("life_cycle_is_kept", finish_and_keep_blocks),
     ("life_cycle_is_kept", queue_out_of_order),
     ("tokens_are_within_bounds", compute_too_much),
+    ("nobody_draws_for_the_finished", draw_for_the_finished),
+    ("nobody_draws_for_the_finished", follow_nobody),
     ("claims_are_live", claim_for_ever),
 ]
 

@@ -5,7 +5,7 @@ import pytest
 from octavo.core.events import Finished, Generated
 from octavo.core.request import ChoiceState
 from octavo.core.types import FinishReason
-from tests.core.replica import Replica, alone, limits, request
+from tests.core.replica import Outcome, Replica, alone, limits, request
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
@@ -87,3 +87,105 @@ def test_a_prompt_preempted_before_its_end_still_forks_once() -> None:
     forks = [work for plan in replica.plans for work in plan.work if len(work.samples) == 2]
     assert len(forks) == 1 and forks[0].request_id == "r"
     assert replica.outcomes["r"].reasons() == [FinishReason.LENGTH] * 2
+
+
+ROOMY = limits(num_blocks=40, max_num_batched_tokens=4)
+"""A prompt of 8 tokens takes two steps."""
+THREE = request("r", range(8), n=3, max_tokens=6, temperature=1.0)
+DUE = alone(THREE, ROOMY)
+
+
+def cancelled_in(state: str, choice: int) -> Replica:
+    """Three choices, of which one is cancelled in this state of their request."""
+    replica = Replica(ROOMY)
+    replica.submit(THREE)
+    steps = {"queued": 0, "half computed": 1, "before the fork": 1, "forked": 2, "in flight": 3}[state]
+    for _ in range(steps):
+        replica.step()
+    plan = replica.plan() if state in ("before the fork", "in flight") else None
+    replica.cancel("r", choice)
+    assert replica.outcomes["r"].finished[choice].reason is FinishReason.ABORT, "at once"
+    if plan is not None:
+        replica.commit(plan)
+    return replica
+
+
+def as_due(outcome: Outcome, choice: int) -> bool:
+    last, due = outcome.finished[choice], DUE.finished[choice]
+    return outcome.tokens[choice] == DUE.tokens[choice] and last.reason == due.reason
+
+
+@pytest.mark.parametrize("state", ["queued", "half computed", "before the fork", "forked", "in flight"])
+@pytest.mark.parametrize("choice", [0, 1, 2])
+def test_a_choice_is_cancelled_alone_in_every_state(state: str, choice: int) -> None:
+    """The first one computes the prompt for all, the others follow it: it makes no difference."""
+    replica = cancelled_in(state, choice)
+    sofar = len(replica.outcomes["r"].ids(choice))
+    assert sofar == {"forked": 1, "in flight": 2}.get(state, 0), "what it had it keeps, and the step in flight is lost"
+    replica.cancel("r", choice)
+    replica.run()
+    outcome = replica.outcomes["r"]
+    assert [as_due(outcome, other) for other in range(3) if other != choice] == [True, True]
+    assert len(outcome.ids(choice)) == sofar, "nothing is drawn for it any more"
+    computed = sum(len(work.tokens) for plan in replica.plans for work in plan.work if work.start < 8)
+    assert computed == 8, "the prompt was computed once"
+
+
+@pytest.mark.parametrize("state", ["queued", "half computed", "before the fork", "forked", "in flight"])
+def test_the_last_choice_that_is_cancelled_ends_the_request(state: str) -> None:
+    replica = cancelled_in(state, 0)
+    replica.cancel("r", 2)
+    assert "r" in replica.scheduler.requests
+    replica.cancel("r", 1)
+    assert replica.outcomes["r"].reasons() == [FinishReason.ABORT] * 3
+    assert not replica.scheduler.has_work and replica.scheduler.load().blocks_leased == 0
+
+
+def test_a_choice_that_is_left_alone_computes_its_prompt_and_draws_for_itself() -> None:
+    replica = Replica(ROOMY)
+    replica.submit(THREE)
+    replica.step()
+    replica.cancel("r", 0)
+    replica.cancel("r", 1)
+    assert [work.choice for work in replica.step().work] == [2]
+    assert [[sample.choice for sample in work.samples] for work in replica.plans[-1].work] == [[2]]
+    replica.run()
+    assert as_due(replica.outcomes["r"], 2)
+
+
+def test_a_cancelled_choice_gives_back_its_own_blocks_and_its_slot() -> None:
+    replica = Replica(limits(num_blocks=40, max_num_seqs=3))
+    replica.submit(THREE, request("next", [5] * 3, max_tokens=1))
+    replica.step()
+    replica.step()
+    held = replica.scheduler.load().blocks_leased
+    replica.cancel("r", 1)
+    assert replica.scheduler.load().blocks_leased == held - 1
+    assert {work.request_id for work in replica.step().work} == {"r", "next"}
+    replica.run()
+
+
+@pytest.mark.parametrize("choice", [0, 1])
+def test_a_choice_of_a_preempted_prompt_is_cancelled(choice: int) -> None:
+    """Of two choices one is left, which takes the old place and computes the prompt again."""
+    tight = limits(num_blocks=6, max_num_batched_tokens=2, enable_prefix_caching=False)
+    pair = request("r", [2] * 15, n=2, max_tokens=2, temperature=1.0)
+    replica = Replica(tight, watermark=0.0)
+    replica.submit(request("old", [1] * 3, max_tokens=16), pair)
+    while not replica.preemptions():
+        assert replica.step().work
+    assert not replica.outcomes["r"].tokens
+    replica.cancel("r", choice)
+    replica.run()
+    outcome = replica.outcomes["r"]
+    assert outcome.reasons()[1 - choice] is FinishReason.LENGTH and not outcome.ids(choice)
+    assert outcome.ids(1 - choice) == alone(pair, tight).ids(1 - choice)
+
+
+@pytest.mark.parametrize(("name", "choice"), [("r", 3), ("r", -1), ("nobody", 0)])
+def test_what_is_not_there_cannot_be_cancelled(name: str, choice: int) -> None:
+    replica = Replica(ROOMY)
+    replica.submit(THREE)
+    assert replica.scheduler.cancel(name, 0.0, choice) == ()
+    replica.run()
+    assert all(as_due(replica.outcomes["r"], each) for each in range(3))

@@ -44,7 +44,7 @@ OPTIONS = st.fixed_dictionaries(
 def sampling_params(draw: st.DrawFn) -> SamplingParams:
     max_tokens = draw(st.one_of(st.none(), st.integers(1, 8), st.integers(4, 8)))
     return SamplingParams(
-        n=draw(st.sampled_from([1, 1, 1, 2, 3])),
+        n=draw(st.sampled_from([1, 1, 1, 2, 3, 4])),
         temperature=draw(st.sampled_from([0.0, 1.0])),
         max_tokens=max_tokens,
         min_tokens=min(draw(st.integers(0, 3)), max_tokens or 3),
@@ -78,6 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.limits, self.options = limits, options
         self.replica = Replica(limits, **options)
         self.submitted: dict[str, Request] = {}
+        self.cancelled: set[tuple[str, int | None]] = set()
         self.flying: StepPlan | None = None
 
     @rule(
@@ -148,8 +149,16 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(name=consumes(live))
     def cancel(self, name: str) -> None:
+        self.cancelled.add((name, None))
         self.replica.cancel(name)
         self.replica.cancel(name)
+
+    @rule(name=live, choices=st.lists(st.integers(0, 4), min_size=1, max_size=3))
+    def cancel_choices(self, name: str, choices: list[int]) -> None:
+        """In whatever state each is: queued, followed, following, in flight, preempted, over, or not there at all."""
+        for choice in choices:
+            self.cancelled.add((name, choice))
+            self.replica.cancel(name, choice)
 
     @precondition(lambda self: self.flying is None)
     @rule()
@@ -186,6 +195,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert sorted(got.finished) == list(range(request.params.n))
         for choice, finished in got.finished.items():
             tokens, last = got.tokens[choice], due.finished[choice]
+            if finished.reason is FinishReason.ABORT:
+                assert {(name, None), (name, choice)} & self.cancelled
             if finished.reason in CUT_SHORT:
                 assert one_begins_the_other(tokens, due.tokens[choice])
                 assert one_begins_the_other(got.scored, due.scored)

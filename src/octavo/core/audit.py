@@ -161,6 +161,20 @@ def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
             yield f"{_name(choice)} is granted {choice.granted} tokens and no step is in flight"
 
 
+def nobody_draws_for_the_finished(scheduler: Scheduler) -> Iterator[str]:
+    """Each choice that follows is drawn for by one other; each one that runs or waits draws for itself too."""
+    for choices in scheduler.requests.values():
+        following = [choice.index for choice in choices if choice.state is ChoiceState.FOLLOWING]
+        for place, choice in enumerate(choices):
+            if choice.index != place:
+                yield f"{_name(choice)} is in the place of choice {place}"
+            if choice.state in (ChoiceState.FOLLOWING, ChoiceState.FINISHED):
+                continue
+            due = tuple(sorted((choice.index, *following)))
+            if choice.draws_for != due or choice.width != len(due):
+                yield f"{_name(choice)} draws for {choice.draws_for}, and choices {following} follow"
+
+
 def claims_are_live(scheduler: Scheduler) -> Iterator[str]:
     """Whoever claims to compute a block is running, and says so itself."""
     for key, choice in scheduler.claims.by_key.items():
@@ -178,6 +192,7 @@ LAWS: tuple[Law, ...] = (
     sharing_is_of_equals,
     life_cycle_is_kept,
     tokens_are_within_bounds,
+    nobody_draws_for_the_finished,
     claims_are_live,
 )
 

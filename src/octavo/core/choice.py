@@ -14,8 +14,9 @@ class Choice:
         KV         | computed ........ | granted |                        |
                                          this step
 
-    It needs work until all of `tokens` is computed; the work that reaches the end draws the next token. Choice 0 of a
-    request with n choices computes the prompt for all of them: until it has, it stands for all n (`width`).
+    It needs work until all of `tokens` is computed; the work that reaches the end draws the next token. One choice of
+    a request computes the prompt for all of them, at first choice 0: until it has, the others follow it, and it draws
+    their first tokens too (`draws_for`). Up to there they differ by nothing but their numbers.
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class Choice:
         "claim",
         "computed",
         "copies",
+        "draws_for",
         "granted",
         "index",
         "lease",
@@ -86,7 +88,9 @@ class Choice:
         """The key of the block that this choice is computing, where it is known before it is full."""
         self.next_full = 0
         """At this many computed tokens the next block is full."""
-        self.width = 1 if index else params.n
+        self.draws_for: tuple[int, ...] = (index,) if index else tuple(range(params.n))
+        """The numbers of the choices that its next token is drawn for: its own, and those that follow it."""
+        self.width = len(self.draws_for)
         self.scored = 0
         """Prompt positions whose logits were asked for the token that follows."""
         self.passed = 0
@@ -129,13 +133,24 @@ class Choice:
             samples = (self._sample(self.index),)
             return Work(self.request_id, self.index, start, (tokens[start],), self.lease.table, samples)
         chunk = tuple(tokens[start:end])
-        drawn = range(self.index, self.index + self.width) if end == len(tokens) else ()
+        drawn = self.draws_for if end == len(tokens) else ()
         samples = tuple([self._sample(index) for index in drawn])
         if not self._scores:
             return Work(self.request_id, self.index, start, chunk, self.lease.table, samples)
         targets = self._targets(start, end)
         alternatives = self.params.prompt_logprobs or 0 if targets else 0
         return Work(self.request_id, self.index, start, chunk, self.lease.table, samples, targets, alternatives)
+
+    def draw_for(self, indices: tuple[int, ...]) -> None:
+        """From now on it has these choices to draw for: itself, and those that still follow it."""
+        self.draws_for = indices
+        self.width = len(indices)
+
+    def swap_numbers(self, other: "Choice") -> None:
+        """Each becomes the other one. `other` follows this choice: up to the fork nothing else tells them apart."""
+        self.index, other.index = other.index, self.index
+        self.order, other.order = other.order, self.order
+        other.draw_for((other.index,))
 
     def forked(self, choice: "Choice") -> None:
         """Takes over the computed prompt of `choice`: its tokens, its blocks, by reference, and its keys."""

@@ -11,6 +11,7 @@ class Queued:
     request_id: RequestId
     time_s: float
     prompt_len: int
+    num_choices: int = 1
 
 
 @dataclass(frozen=True, slots=True)

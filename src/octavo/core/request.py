@@ -30,7 +30,7 @@ class ChoiceState(StrEnum):
     WAITING = "waiting"
     """Queued for its first work."""
     FOLLOWING = "following"
-    """A choice past the first: it waits until choice 0 has computed their common prompt."""
+    """It waits until another choice of its request, at first choice 0, has computed their common prompt."""
     RUNNING = "running"
     """Holds a lease and gets work."""
     PREEMPTED = "preempted"

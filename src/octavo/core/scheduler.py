@@ -128,7 +128,7 @@ class Scheduler:
         choices = self._choices_of(request, terms)
         self.requests[request.request_id] = choices
         insort(self.waiting, choices[0], key=_order)
-        self._events.append(Queued(request.request_id, now, len(request.prompt)))
+        self._events.append(Queued(request.request_id, now, len(request.prompt), request.params.n))
         return self._drain(now)
 
     def _choices_of(self, request: Request, terms: Terms) -> tuple[Choice, ...]:
@@ -150,12 +150,16 @@ class Scheduler:
             for index in range(request.params.n)
         )
 
-    def cancel(self, request_id: RequestId, now: float) -> tuple[Event, ...]:
-        """Ends a request in whatever state it is and frees its blocks, at once. An unknown id is ignored.
+    def cancel(self, request_id: RequestId, now: float, choice: int | None = None) -> tuple[Event, ...]:
+        """Ends a request, or one choice of it, in whatever state it is and frees its blocks, at once.
 
-        Where a step with it is in flight, its part of the result will be dropped.
+        What is unknown, or over, is ignored. Where a step with it is in flight, its part of the result will be dropped.
+        One that ends before the prompt is computed has nothing drawn for it, and the others go on as they would.
         """
-        self._end_request(request_id, FinishReason.ABORT, now)
+        if choice is None:
+            self._end_request(request_id, FinishReason.ABORT, now)
+        else:
+            self._end_choice(request_id, choice, now)
         self._sweep()
         return self._drain(now)
 
@@ -432,10 +436,10 @@ class Scheduler:
             if work.targets:
                 self._note_scores(choice, work, outcome, now)
             if work.samples:
-                if choice.width == 1:
+                if len(work.samples) == 1:
                     self._append(choice, outcome.sampled, now)
                 else:
-                    self._fork(choice, outcome.sampled, now)
+                    self._fork(choice, work, outcome, now)
         return self._land(plan.num_tokens, result.timings_s, now)
 
     def fail(self, plan: StepPlan, message: str, now: float) -> tuple[Event, ...]:
@@ -451,15 +455,20 @@ class Scheduler:
         choice.scored = work.start + len(work.targets)
         self._events.append(PromptScored(choice.request_id, now, outcome.scored))
 
-    def _fork(self, choice: Choice, sampled: tuple[ScoredToken, ...], now: float) -> None:
-        """The prompt is computed: its other choices start from there, on the same blocks, each with its own token."""
+    def _fork(self, choice: Choice, work: Work, outcome: WorkResult, now: float) -> None:
+        """The prompt is computed: its other choices start from there, on the same blocks, each with its own token.
+
+        Those that were cancelled while this step ran have a token too: it is dropped.
+        """
         choices = self.requests[choice.request_id]
-        for other in choices[1:]:
-            other.forked(choice)
-            insort(self.running, other, key=_order)
-        choice.width = 1
-        for one, token in zip(choices, sampled, strict=True):
-            self._append(one, (token,), now)
+        for index in choice.draws_for:
+            if index != choice.index:
+                choices[index].forked(choice)
+                insort(self.running, choices[index], key=_order)
+        choice.draw_for((choice.index,))
+        for sample, token in zip(work.samples, outcome.sampled, strict=True):
+            if choices[sample.choice].state is RUNNING:
+                self._append(choices[sample.choice], (token,), now)
 
     def _append(self, choice: Choice, sampled: tuple[ScoredToken, ...], now: float) -> None:
         """One more generated token, which may be the last."""
@@ -475,6 +484,24 @@ class Scheduler:
         for choice in self.requests.get(request_id, ()):
             if choice.state is not ChoiceState.FINISHED:
                 self._finish(choice, reason, now, message=message)
+
+    def _end_choice(self, request_id: RequestId, index: int, now: float) -> None:
+        choices = self.requests.get(request_id, ())
+        if index in range(len(choices)) and choices[index].state is not ChoiceState.FINISHED:
+            leader = next((choice for choice in choices if choice.width > 1), None)
+            if leader is not None:
+                self._leave(leader, index)
+            self._finish(self.requests[request_id][index], FinishReason.ABORT, now)
+
+    def _leave(self, leader: Choice, index: int) -> None:
+        """Choice `index` gets no token of the common prompt. Where it is the one that computes it, the next does."""
+        leader.draw_for(tuple([other for other in leader.draws_for if other != index]))
+        if leader.index == index:
+            choices = list(self.requests[leader.request_id])
+            heir = leader.draws_for[0]
+            leader.swap_numbers(choices[heir])
+            choices[index], choices[heir] = choices[heir], leader
+            self.requests[leader.request_id] = tuple(choices)
 
     def _finish(
         self,
