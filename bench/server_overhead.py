@@ -69,7 +69,7 @@ class FakeEngine:
             self._turning = asyncio.ensure_future(self._turn())
         return EventStream(mailbox, lambda: None)
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
         pass
 
     async def close(self) -> None:

@@ -55,8 +55,20 @@ def test_a_withdrawn_request_ends_wherever_it_is(turns_before):
     assert at_rest(replica)
 
 
+@pytest.mark.parametrize("turns_before", range(6))
+@pytest.mark.parametrize("choice", [0, 2])
+def test_a_withdrawn_choice_ends_alone(turns_before, choice):
+    three = request("a", max_tokens=9, n=3, temperature=1.0)
+    due, _ = run(Plan(max_num_batched_tokens=3), [three])
+    script, replica = run(Plan(max_num_batched_tokens=3), [three], *[[]] * turns_before, [Withdraw("a", choice)])
+    ends = {event.choice: event.reason for event in script.events if isinstance(event, Finished)}
+    assert ends.pop(choice) is FinishReason.ABORT and set(ends.values()) == {FinishReason.LENGTH}
+    assert all(script.scored("a", other) == due.scored("a", other) for other in ends)
+    assert len(script.scored("a", choice)) < 9 and at_rest(replica)
+
+
 def test_withdrawing_the_unknown_does_nothing():
-    script, _ = run(Plan(), [request("a"), Withdraw("nobody")])
+    script, _ = run(Plan(), [request("a"), Withdraw("nobody"), Withdraw("a", 7)])
     assert script.reasons() == {"a": FinishReason.LENGTH}
 
 

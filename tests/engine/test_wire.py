@@ -26,7 +26,7 @@ facts = EngineFacts(
 commands = st.one_of(
     st.builds(wire.Setup, st.binary(max_size=20)),
     st.builds(wire.Submit, st.integers(1, 2**40), made.requests),
-    st.builds(wire.Cancel, st.integers(1, 2**40)),
+    st.builds(wire.Cancel, st.integers(1, 2**40), st.none() | st.integers(0, 2**10)),
 )
 news = st.one_of(
     st.builds(wire.Progress, made.names),

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.core.types import FinishReason
 from octavo.models.checkpoint import Checkpoint
-from tests.server.site import PATIENCE_S, Gate, Site, running
+from tests.server.site import PATIENCE_S, Gate, Site, parse_events, running
 
 LONG = {"prompt": "the", "max_tokens": 200, "ignore_eos": True}
 Gated = tuple[Site, Gate]
@@ -62,6 +62,32 @@ def test_all_prompts_of_a_request_end_with_its_connection(gated: Gated) -> None:
     gate.open()
     site.until(lambda: idle(site))
     assert aborted(site) == 4
+
+
+def test_a_choice_that_found_its_stop_string_is_computed_no_more(site: Site, gated: Gated) -> None:
+    """One step may be on its way when it is found. The other choice goes on to its end, and its text is the same."""
+    fields = {"max_tokens": 40, "temperature": 1.0, "seed": 3, "ignore_eos": True, "n": 2, "return_token_ids": True}
+    free = [choice["text"] for choice in site.complete("the", **fields).json()["choices"]]
+    stop = next(free[1][at : at + 3] for at in range(8, len(free[1])) if free[1][at : at + 3] not in free[0])
+    whole = site.complete("the", **fields, stop=stop).json()["choices"]
+    num_shown = len(whole[1]["token_ids"])
+    assert [choice["text"] for choice in whole] == [free[0], free[1].partition(stop)[0]] and num_shown < 30
+    own, gate = gated
+    body = {"prompt": "the", **fields, "stop": stop, "stream": True}
+    with own.http.stream("POST", "/v1/completions", json=body) as response:
+        gate.let(num_shown)
+        lines = response.iter_lines()
+        text = ""
+        while '"finish_reason":"stop"' not in text:
+            text += next(lines) + "\n"
+        gate.open()
+        text += "".join(f"{line}\n" for line in lines)
+    streamed = parse_events(response.status_code, response.headers, text)
+    assert [streamed.text(index) for index in (0, 1)] == [choice["text"] for choice in whole]
+    own.until(lambda: idle(own))
+    meters = own.app.service.meters
+    assert meters.generation_tokens - 40 in (num_shown, num_shown + 1)
+    assert (meters.finished[FinishReason.STOP], meters.finished[FinishReason.ABORT]) == (1, 0)
 
 
 def in_thread(work: Callable[[], httpx.Response]) -> Callable[[], httpx.Response]:

@@ -49,7 +49,7 @@ def play(meters: Meters, lives: list[tuple[int, int, int, int, int, FinishReason
 
     for number, (prompt, cached, n, steps, preemptions, reason) in enumerate(lives):
         name = f"r{number}"
-        tell(Queued(name, time_s, prompt), Admitted(name, 0, time_s + 1, cached))
+        tell(Queued(name, time_s, prompt, n), Admitted(name, 0, time_s + 1, cached))
         for step in range(steps):
             tell(*(Generated(name, choice, time_s + 2 + step, TOKEN) for choice in range(n)))
             tell(Stepped(time_s, step, n, 0, n, 1, 2, 3, {"compute": 0.5}))

@@ -1,9 +1,13 @@
 """LLM with the default model: what scripts written for vLLM's LLM rely on, and what goes wrong."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.config import ConfigError
+from octavo.core.plan import StepPlan, StepResult
 from octavo.core.sampling import ParameterError
 from octavo.engine.outputs import GenerationError
 
@@ -88,6 +92,36 @@ def test_a_stop_string_ends_the_answer(llm, include):
     assert choice.text == (before + stop if include else before)
     assert (choice.finish_reason, choice.stop_reason) == ("stop", stop)
     assert len(choice.token_ids) < 40
+
+
+def test_a_stop_string_ends_its_choice_only_and_the_engine_computes_it_no_more(llm):
+    params = {"n": 2, "temperature": 1.0, "seed": 7, "max_tokens": 40, "ignore_eos": True}
+    first, second = ask(llm, SEA, SamplingParams(**params))[0].outputs
+    stop = next(word for word in second.text.split()[3:] if word not in first.text)
+    steps: list[StepPlan] = []
+    with watched(llm, steps):
+        one, other = ask(llm, SEA, SamplingParams(**params, stop=[stop]))[0].outputs
+    assert (one.text, one.finish_reason) == (first.text, "length")
+    assert (other.text, other.stop_reason) == (second.text.partition(stop)[0], stop)
+    drawn = [sample.choice for step in steps for work in step.work for sample in work.samples]
+    assert (drawn.count(0), drawn.count(1)) == (40, len(other.token_ids)) and len(other.token_ids) < 40
+
+
+@contextmanager
+def watched(llm: LLM, steps: list[StepPlan]) -> Iterator[None]:
+    """Adds each plan that is executed meanwhile to `steps`."""
+    backend = llm._replica.backend
+    execute = backend.execute
+
+    def noted(plan: StepPlan) -> StepResult:
+        steps.append(plan)
+        return execute(plan)
+
+    backend.execute = noted
+    try:
+        yield
+    finally:
+        del backend.execute
 
 
 def test_a_stop_token_ends_the_answer_and_is_not_shown(llm):

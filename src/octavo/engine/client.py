@@ -77,8 +77,8 @@ class EngineClient(Protocol):
         """
         ...
 
-    def cancel(self, request_id: RequestId) -> None:
-        """Ends the request; its choices finish with ABORT. An unknown id is ignored: it may have just finished."""
+    def cancel(self, request_id: RequestId, choice: int | None = None) -> None:
+        """Ends the request, or one choice of it, with ABORT: the others go on. What is unknown, or over, is ignored."""
         ...
 
     def listen(self, sink: Callable[[Event], None]) -> None:

@@ -159,14 +159,13 @@ class OfflineEngine:
 
 
 class _Batch:
-    """The port of one run: its orders are the requests, then a withdrawal for each that a stop string ended."""
+    """The port of one run: its orders are the requests, then a withdrawal for each choice that a stop string ended."""
 
     def __init__(self, requests: Sequence[Request], gatherings: Sequence[Gathering], seen: Seen) -> None:
         self._orders: list[Order] = list(requests)
         self._live: dict[RequestId, Gathering] = {
             request.request_id: gathering for request, gathering in zip(requests, gatherings, strict=True)
         }
-        self._withdrawn: set[RequestId] = set()
         self._seen = seen
 
     @property
@@ -199,9 +198,8 @@ class _Batch:
         if gathering.over:
             del self._live[request_id]
             self._seen(1)
-        elif gathering.stopped and request_id not in self._withdrawn:
-            self._withdrawn.add(request_id)
-            self._orders.append(Withdraw(request_id))
+        else:
+            self._orders += [Withdraw(request_id, choice) for choice in gathering.stopped_here()]
 
 
 def _ignore(_: int) -> None:

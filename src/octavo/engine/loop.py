@@ -27,9 +27,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The order to end a request."""
+    """The order to end a request, or one choice of it."""
 
     request_id: RequestId
+    choice: int | None = None
 
 
 Order = Request | Withdraw
@@ -83,7 +84,7 @@ class EngineLoop:
             if isinstance(order, Request):
                 events += self._scheduler.submit(order, time_s)
             else:
-                events += self._scheduler.cancel(order.request_id, time_s)
+                events += self._scheduler.cancel(order.request_id, time_s, order.choice)
         if not self._scheduler.has_work:
             events.append(self._at_rest(time_s))
         return events

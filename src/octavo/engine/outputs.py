@@ -73,6 +73,7 @@ class Gathering:
         self._tokenizer = tokenizer
         self._streams = [TextStream(tokenizer, params) for _ in range(params.n)]
         self._ended: set[int] = set()
+        self._stopped_here: list[int] = []
         scores = None if params.logprobs is None else 0.0
         self.output = RequestOutput(
             request_id=request.request_id,
@@ -95,6 +96,11 @@ class Gathering:
         """The engine has ended all choices."""
         return self.output.finished
 
+    def stopped_here(self) -> list[int]:
+        """The choices that a stop string has ended since the last call, and that go on in the engine."""
+        stopped, self._stopped_here = self._stopped_here, []
+        return [index for index in stopped if index not in self._ended]
+
     def take(self, events: Sequence[Event]) -> None:
         """Takes the request's events of one step. Raises GenerationError where the request failed."""
         endings = {event.choice: event for event in events if isinstance(event, Finished)}
@@ -104,7 +110,7 @@ class Gathering:
                 self._generated(self.output.outputs[event.choice], event.tokens, ending and ending.stop_token)
             elif isinstance(event, Finished):
                 self._finished(self.output.outputs[event.choice], event)
-            elif isinstance(event, Admitted) and not event.resumed and event.choice == 0:
+            elif isinstance(event, Admitted) and not event.resumed:
                 self.output.num_cached_tokens = event.cached_tokens
             elif isinstance(event, PromptScored) and self.output.prompt_logprobs is not None:
                 self.output.prompt_logprobs += map(self._distribution, event.scored)
@@ -116,6 +122,8 @@ class Gathering:
         for token in tokens[: delta.num_tokens]:
             self._count(choice, token)
         self._add_text(choice, delta)
+        if delta.stop is not None:
+            self._stopped_here.append(choice.index)
 
     def _add_text(self, choice: CompletionOutput, delta: "TextDelta") -> None:
         choice.text += delta.text

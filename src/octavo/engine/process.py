@@ -87,7 +87,7 @@ class SocketPort:
             self._writer.open(command.ticket, command.request)
             return command.request
         if isinstance(command, Cancel) and (name := self._writer.name(command.ticket)) is not None:
-            return Withdraw(name)
+            return Withdraw(name, command.choice)
         return None
 
 

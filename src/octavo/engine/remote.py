@@ -107,8 +107,8 @@ class RemoteClient:
             self._send(Submit(self._last_ticket, request))
         return EventStream(mailbox, partial(self._abandon, self._last_ticket))
 
-    def cancel(self, request_id: RequestId) -> None:
-        self._withdraw(self._tickets.get(request_id, 0))
+    def cancel(self, request_id: RequestId, choice: int | None = None) -> None:
+        self._withdraw(self._tickets.get(request_id, 0), choice)
 
     def listen(self, sink: Callable[[Event], None]) -> None:
         self._sinks.append(sink)
@@ -194,9 +194,9 @@ class RemoteClient:
             raise RuntimeError("await wait_ready() before submitting")
         self._link.transport.write(frame(command))
 
-    def _withdraw(self, ticket: int) -> None:
+    def _withdraw(self, ticket: int, choice: int | None = None) -> None:
         if ticket in self._names:
-            self._send(Cancel(ticket))
+            self._send(Cancel(ticket, choice))
 
     def _abandon(self, ticket: int) -> None:
         """Cancels for a dropped iterator, which may be collected in any thread, and after the event loop has ended."""

@@ -57,7 +57,10 @@ class Submit(msgspec.Struct, tag=1, array_like=True, frozen=True):
 
 
 class Cancel(msgspec.Struct, tag=2, array_like=True, frozen=True):
+    """To the engine: end the request, or one choice of it."""
+
     ticket: int
+    choice: int | None = None
 
 
 class Progress(msgspec.Struct, tag=10, array_like=True, frozen=True):

@@ -53,23 +53,18 @@ class Histogram:
 class _Course:
     """When what happened to one request, of those that are not over."""
 
-    __slots__ = ("admitted_s", "finished", "first_s", "generated", "last_s", "prompt_len", "queued_s")
+    __slots__ = ("admitted_s", "choices_left", "first_s", "generated", "last_s", "prompt_len", "queued_s")
 
-    def __init__(self, queued_s: float, prompt_len: int) -> None:
-        self.queued_s = queued_s
-        self.prompt_len = prompt_len
+    def __init__(self, queued: Queued) -> None:
+        self.queued_s = queued.time_s
+        self.prompt_len = queued.prompt_len
+        self.choices_left = queued.num_choices
         self.admitted_s: float | None = None
         self.first_s: float | None = None
         self.last_s: dict[int, float] = {}
         """Choice -> the time of its last token."""
         self.generated: dict[int, int] = {}
         """Choice -> its tokens so far."""
-        self.finished: set[int] = set()
-
-    @property
-    def over(self) -> bool:
-        """Asked after a step: by then each choice that goes on has a token."""
-        return self.finished >= self.generated.keys()
 
 
 class Meters:
@@ -78,8 +73,6 @@ class Meters:
     def __init__(self) -> None:
         self._courses: dict[RequestId, _Course] = {}
         self._stopped: set[tuple[RequestId, int]] = set()
-        self._ended: set[RequestId] = set()
-        """Requests of which a choice ended since the last step."""
         self.gauges = Stepped(0.0, 0, 0, 0, 0, 0, 0, 0, {})
         """The last state that the engine told."""
         self.num_waiting = 0
@@ -135,7 +128,7 @@ class Meters:
             self._stopped.add((request_id, choice))
 
     def _queued(self, event: Queued) -> None:
-        self._courses[event.request_id] = _Course(event.time_s, event.prompt_len)
+        self._courses[event.request_id] = _Course(event)
         self.num_waiting += 1
 
     def _refused(self, event: Refused) -> None:
@@ -186,8 +179,9 @@ class Meters:
             self._timed(course, event)
 
     def _timed(self, course: _Course, event: Finished) -> None:
-        course.finished.add(event.choice)
-        self._ended.add(event.request_id)
+        course.choices_left -= 1
+        if not course.choices_left:
+            del self._courses[event.request_id]
         self.e2e_latency.observe(event.time_s - course.queued_s)
         self.request_prompt_tokens.observe(course.prompt_len)
         self.request_generation_tokens.observe(course.generated.get(event.choice, 0))
@@ -211,10 +205,3 @@ class Meters:
             self.slowest_token_s = max(self.slowest_token_s, sum(event.timings_s.values()) / event.num_tokens)
         for phase, seconds in event.timings_s.items():
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds
-        self._forget_ended()
-
-    def _forget_ended(self) -> None:
-        for request_id in self._ended:
-            if self._courses[request_id].over:
-                del self._courses[request_id]
-        self._ended.clear()

@@ -89,7 +89,7 @@ class Answer:
 
     def _noted(self, event: Event) -> None:
         if type(event) is Admitted:
-            if not event.resumed and event.choice == 0:
+            if not event.resumed:
                 self.cached_tokens = event.cached_tokens
         elif type(event) is PromptScored:
             self.prompt_scores += event.scored

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
-from octavo.core.types import FinishReason
+from octavo.core.types import FinishReason, RequestId
 from octavo.engine.client import EngineDead
 from octavo.engine.clock import now
 from octavo.server.exchange import Exchange
@@ -73,12 +73,11 @@ class Job:
         try:
             async for events in steps:
                 deltas = answer.take(events)
+                self._end_stopped(request.request_id, answer.stopped_here())  # before a slow client is waited for
                 if deltas:
                     if index or self.prompt_only:
                         deltas = self._adapted(deltas, index * request.params.n)
                     await sink(deltas)
-                for choice in answer.stopped_here():  # the engine will say that they were aborted
-                    self.service.meters.stopped(request.request_id, choice)
                 if answer.done:
                     return
         except EngineDead as error:
@@ -87,6 +86,12 @@ class Job:
             await _close(steps)
         if not answer.done:
             raise failed("the engine ended this request without saying why")
+
+    def _end_stopped(self, request_id: RequestId, choices: Sequence[int]) -> None:
+        """Stop strings are found here: of the engine's work for these choices nobody would see any more."""
+        for choice in choices:
+            self.service.meters.stopped(request_id, choice)  # the engine will say that it was aborted
+            self.service.client.cancel(request_id, choice)
 
     def _adapted(self, deltas: Sequence[Delta], first: int) -> list[Delta]:
         for delta in deltas:
