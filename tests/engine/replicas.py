@@ -1,5 +1,6 @@
 """Engines over the ledger backend, built in this process or, by `command`, in a child."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,6 +10,8 @@ import msgspec
 
 from octavo.backends.ledger import LedgerBackend
 from octavo.config.schema import parse_fault
+from octavo.core.plan import StepPlan, StepResult
+from octavo.core.ports import Backend, Capacity
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.scheduler import Scheduler
@@ -31,9 +34,37 @@ class Plan(msgspec.Struct):
     fault: str | None = None
     broken: str | None = None
     """Loading fails with this message."""
+    gate: str | None = None
+    """A pipe in the file system. The step that draws a second token waits until something can be read from it."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
+
+
+class HeldBackend:
+    """Computes as `backend` does, but waits at the gate once: so that no request is over before a test wants it."""
+
+    def __init__(self, backend: Backend, gate: str) -> None:
+        self._backend = backend
+        self._gate: int | None = os.open(gate, os.O_RDONLY)
+
+    def capacity(self) -> Capacity:
+        return self._backend.capacity()
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if self._gate is not None and any(sample.index == 1 for work in plan.work for sample in work.samples):
+            os.read(self._gate, 1)
+            self._forget()
+        return self._backend.execute(plan)
+
+    def close(self) -> None:
+        self._forget()
+        self._backend.close()
+
+    def _forget(self) -> None:
+        if self._gate is not None:
+            os.close(self._gate)
+            self._gate = None
 
 
 def build(payload: bytes, report: Callable[[str], None]) -> Replica:
@@ -64,7 +95,8 @@ def build(payload: bytes, report: Callable[[str], None]) -> Replica:
         weight_format="none",
         kv_cache_dtype="none",
     )
-    return Replica(Scheduler(limits), with_fault(backend, plan.fault and parse_fault(plan.fault)), facts)
+    held = backend if plan.gate is None else HeldBackend(backend, plan.gate)
+    return Replica(Scheduler(limits), with_fault(held, plan.fault and parse_fault(plan.fault)), facts)
 
 
 def command(fd: int) -> list[str]:

@@ -7,7 +7,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,27 @@ def with_engine(
                 await client.close()
 
     RUNNERS[start](run())
+
+
+class Gate:
+    """Where an engine waits before it draws a second token, in whatever process it is; see `Plan.gate`."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self.fd = os.open(path, os.O_RDWR)
+
+    async def open(self) -> None:
+        """Lets the engine go on, which by then can read all that it was sent."""
+        await asyncio.sleep(0)
+        os.write(self.fd, b"x")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    os.close(gate.fd)
 
 
 async def collect(stream: AsyncIterator[tuple[Event, ...]]) -> list[Event]:
@@ -133,15 +155,47 @@ def test_a_second_request_of_the_same_id_is_refused_and_the_first_goes_on(start)
 
 
 @both
-def test_cancel_ends_the_stream(start):
+def test_cancel_ends_the_stream(start, gate):
     async def test(client: Client) -> None:
         stream = client.submit(request("a", max_tokens=100))
         await anext(stream)
         client.cancel("a")
         client.cancel("nobody")
-        assert reasons(await collect(stream)) == [FinishReason.ABORT]
+        await gate.open()
+        events = await collect(stream)
+        assert reasons(events) == [FinishReason.ABORT] and len(tokens(events)) <= 2
 
-    with_engine(start, test, Plan(num_blocks=64, max_num_batched_tokens=2, max_num_seqs=2))
+    with_engine(start, test, Plan(gate=gate.path))
+
+
+@both
+def test_cancelling_a_choice_ends_it_alone(start, gate):
+    async def test(client: Client) -> None:
+        stream = client.submit(request("a", max_tokens=20, n=3, temperature=1.0))
+        await anext(stream)
+        client.cancel("a", 7)
+        client.cancel("a", 1)
+        await gate.open()
+        events = await collect(stream)
+        of_choice = [[event for event in events if getattr(event, "choice", None) == choice] for choice in range(3)]
+        assert len(tokens(of_choice[0])) == len(tokens(of_choice[2])) == 20 and len(tokens(of_choice[1])) <= 2
+        assert [reasons(own) for own in of_choice] == [[FinishReason(end)] for end in ("length", "abort", "length")]
+        await rest(client)
+
+    with_engine(start, test, Plan(gate=gate.path))
+
+
+@both
+def test_cancelling_every_choice_ends_the_stream(start, gate):
+    async def test(client: Client) -> None:
+        stream = client.submit(request("a", max_tokens=20, n=2))
+        await anext(stream)
+        client.cancel("a", 1)
+        client.cancel("a", 0)
+        await gate.open()
+        assert reasons(await collect(stream)) == [FinishReason.ABORT] * 2
+
+    with_engine(start, test, Plan(gate=gate.path))
 
 
 def takes(steps: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
@@ -236,20 +290,22 @@ def test_an_engine_that_cannot_load_says_why(start):
 
 
 @both
-def test_closing_ends_every_stream(start):
+def test_closing_ends_every_stream(start, gate):
     async def test(client: Client) -> None:
-        stream = client.submit(request("a", max_tokens=100))
+        stream = client.submit(request("a"))
         await anext(stream)
-        await client.close()
+        closing = asyncio.ensure_future(client.close())
+        await gate.open()  # by now it is closed on our side; a thread must end before `close` returns
         with pytest.raises(EngineDead):
             await collect(stream)
         assert isinstance(await client.wait_dead(), EngineDead)
+        await closing
         await client.close()
 
-    with_engine(start, test)
+    with_engine(start, test, Plan(gate=gate.path))
 
 
-def test_death_by_signal_ends_all_streams_at_once():
+def test_death_by_signal_ends_all_streams_at_once(gate):
     async def test(client: ProcessClient) -> None:
         streams = [client.submit(request(f"r{number}", max_tokens=100)) for number in range(8)]
         await anext(streams[0])
@@ -258,7 +314,7 @@ def test_death_by_signal_ends_all_streams_at_once():
         assert all(isinstance(end, EngineDead) and "SIGKILL" in str(end) for end in ends)
         assert client.state is EngineState.DEAD and "SIGKILL" in str(await client.wait_dead())
 
-    with_engine(in_child, test, Plan(num_blocks=4096, max_num_batched_tokens=8, max_num_seqs=8))
+    with_engine(in_child, test, Plan(max_num_seqs=8, gate=gate.path))
 
 
 def test_the_last_words_of_a_dying_child_are_told(capfd):
