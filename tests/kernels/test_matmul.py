@@ -114,10 +114,13 @@ def test_what_cannot_be_packed_is_refused(kind: str, format_: str, n: int, k: in
         weight.pack(_native.Pool(1), bytes(34 * n if format_ == "Q8_0" else 20 * n), format_, n)
 
 
-def test_a_scale_beyond_16_bits_is_refused_and_not_made_infinite():
-    weight = _native.PackedWeight(_native.Arena(), "q8", False, 16, 32)
-    with pytest.raises(ValueError, match="does not fit 16 bits"):
-        weight.pack(_native.Pool(2), np.full(16 * 32, 1e38, np.float32).tobytes(), "F32", 16)
+@pytest.mark.parametrize(
+    ("affine", "value", "message"), [(True, 1e38, "does not fit 16 bits"), (False, np.inf, "not a finite number")]
+)
+def test_a_scale_that_cannot_be_kept_is_refused_and_not_made_infinite(affine: bool, value: float, message: str):
+    weight = _native.PackedWeight(_native.Arena(), "q8", affine, 16, 32)
+    with pytest.raises(ValueError, match=message):
+        weight.pack(_native.Pool(2), np.full(16 * 32, value, np.float32).tobytes(), "F32", 16)
 
 
 @pytest.mark.parametrize("format_", list(Format), ids=str)

@@ -11,22 +11,26 @@
 
 namespace octavo {
 
-inline constexpr int kPanel = 16;        // columns (outputs) that are computed side by side
-inline constexpr int kGroup = 32;        // elements along K that share a scale
-inline constexpr int kTileKeys = 64;     // keys between two rescalings of the online softmax
-inline constexpr int kSplitKeys = 512;   // keys of one partial attention; a multiple of kTileKeys
-inline constexpr int kMaxQueryRows = 6;  // query rows that share one reading of the keys
+inline constexpr int kPanel = 16;  // columns (outputs) that are computed side by side
+inline constexpr int kGroup = 32;  // elements along K that share a scale
+inline constexpr int kNibbleBytes = 256, kByteBytes = 512,
+                     kConstantBytes = 64;  // of a group of q4, of q8, and behind both
+inline constexpr int kTileKeys = 64;       // keys between two rescalings of the online softmax
+inline constexpr int kSplitKeys = 512;     // keys of one partial attention; a multiple of kTileKeys
+inline constexpr int kMaxQueryRows = 6;    // query rows that share one reading of the keys
 
 enum class WeightKind : int { q4, q8, bf16, f32 };
 enum class KvType : int { f32, bf16, f16 };
 enum class Epilogue : int { store, add, swiglu };
 
 // A matrix [n, k] in panels of kPanel rows; the last panel is padded with zeros.
-//   q4:   per panel  nibbles [groups][4][64]  scales f16 [groups][16]  minima f16 [groups][16] (only where affine)
-//         byte c*4+t of a 64-byte line j: low nibble = element 8j+t of column c, high nibble = element 8j+4+t
-//   q8:   per panel  bytes [groups][8][64]    scales, minima as above; byte c*4+t of line j = element 4j+t of column c
-//   bf16: per panel  [k/2][16][2]             f32: per panel [k][16]
-// A quantised element is scale * (q - zero) where symmetric, scale * q + minimum where affine.
+//   q4:   per group  nibbles [4][64], constants [64]
+//         byte c*4+t of a line j: low nibble = element 8j+t of column c, high nibble = element 8j+4+t
+//   q8:   per group  bytes [8][64], constants [64]; byte c*4+t of line j = element 4j+t of column c
+//         constants are f32 scale [16] where symmetric, f16 scale [16] and f16 minimum [16] where affine
+//   bf16: [k/2][16][2]   f32: [k][16]
+// A quantised element is scale * (q - zero) where symmetric, scale * q + minimum where affine. A panel is one stream of
+// whole cache lines, in the order in which it is read.
 struct Weight {
   WeightKind kind;
   bool affine;

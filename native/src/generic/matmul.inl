@@ -21,15 +21,13 @@ static inline void load_rows(const MatmulArgs& a, int row, QuantisedRow (&rows)[
 
 template <bool kNibbles, bool kAffine, int MR, int NP>
 static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
-  constexpr int kGroupBytes = kNibbles ? 256 : 512;
+  constexpr int kQuants = kNibbles ? kNibbleBytes : kByteBytes, kRecord = kQuants + kConstantBytes;
   const Weight& w = *a.weight;
   const int groups = w.k / kGroup;
   const int zero_point = w.zero - (kNibbles ? 0 : kByteZero);
   QuantisedRow rows[MR];
   load_rows<MR>(a, row, rows, stride);
-  const uint8_t* quants = w.data + static_cast<size_t>(panel) * w.panel_bytes;
-  const uint8_t* scales = quants + static_cast<size_t>(groups) * kGroupBytes;
-  const uint8_t* minima = scales + static_cast<size_t>(groups) * 32;
+  const uint8_t* first = w.data + static_cast<size_t>(panel) * w.panel_bytes;
   f32 acc[NP][MR];
 #pragma GCC unroll 8
   for (int p = 0; p < NP; ++p)
@@ -38,15 +36,12 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
   for (int g = 0; g < groups; ++g) {
 #pragma GCC unroll 4
     for (int p = 0; p < NP; ++p) {
-      const size_t shift = static_cast<size_t>(p) * w.panel_bytes;
-      const uint8_t* line = quants + shift + static_cast<size_t>(g) * kGroupBytes;
+      const uint8_t* line = first + static_cast<size_t>(p) * w.panel_bytes + static_cast<size_t>(g) * kRecord;
       // The next panels come from memory while these are computed. A single row is bound by memory alone: there the
       // processor's own prefetcher does as well.
       if constexpr (MR > 1) {
-#pragma GCC unroll 8
-        for (int j = 0; j < kGroupBytes / 64; ++j) prefetch(line + NP * w.panel_bytes + 64 * j);
-        prefetch(scales + shift + NP * w.panel_bytes + 32 * g);
-        if constexpr (kAffine) prefetch(minima + shift + NP * w.panel_bytes + 32 * g);
+#pragma GCC unroll 16
+        for (int j = 0; j < kRecord / 64; ++j) prefetch(line + NP * w.panel_bytes + 64 * j);
       }
       i32 sum[MR];
 #pragma GCC unroll 8
@@ -74,12 +69,13 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
           for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], high, four_bytes(rows[r].q + kGroup * g + 8 * j + 4));
         }
       }
-      const f32 scale = load_f16(scales + shift + 32 * g);
+      const uint8_t* constants = line + kQuants;
+      const f32 scale = kAffine ? load_f16(constants) : load(reinterpret_cast<const float*>(constants));
 #pragma GCC unroll 8
       for (int r = 0; r < MR; ++r)
         acc[p][r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r].scale[g])), acc[p][r]);
       if constexpr (kAffine) {
-        const f32 minimum = load_f16(minima + shift + 32 * g);
+        const f32 minimum = load_f16(constants + 32);
 #pragma GCC unroll 8
         for (int r = 0; r < MR; ++r) acc[p][r] = fma(minimum, broadcast(rows[r].scaled_sum[g]), acc[p][r]);
       }

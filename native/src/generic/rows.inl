@@ -94,18 +94,19 @@ static void gather_row(const Weight& w, int row, float* out) {
     return;
   }
   const bool q4 = w.kind == WeightKind::q4;
-  const uint8_t* scales = panel + static_cast<size_t>(groups) * (q4 ? 256 : 512);
-  const uint8_t* minima = scales + static_cast<size_t>(groups) * 32;
+  const size_t quants = q4 ? kNibbleBytes : kByteBytes;
   for (int g = 0; g < groups; ++g) {
-    const float scale = one_f16(scales + 32 * g + 2 * column);
-    const float minimum = w.affine ? one_f16(minima + 32 * g + 2 * column) : 0.0f;
+    const uint8_t* group = panel + static_cast<size_t>(g) * (quants + kConstantBytes);
+    const uint8_t* constants = group + quants;
+    const float scale = w.affine ? one_f16(constants + 2 * column) : reinterpret_cast<const float*>(constants)[column];
+    const float minimum = w.affine ? one_f16(constants + 32 + 2 * column) : 0.0f;
     for (int i = 0; i < kGroup; ++i) {
       int q;
       if (q4) {
-        uint8_t byte = panel[256 * g + 64 * (i / 8) + 4 * column + i % 4];
+        uint8_t byte = group[64 * (i / 8) + 4 * column + i % 4];
         q = i % 8 < 4 ? byte & 15 : byte >> 4;
       } else {
-        q = panel[512 * g + 64 * (i / 4) + 4 * column + i % 4];
+        q = group[64 * (i / 4) + 4 * column + i % 4];
       }
       out[kGroup * g + i] = w.affine ? scale * static_cast<float>(q) + minimum : scale * static_cast<float>(q - w.zero);
     }

@@ -15,12 +15,11 @@
 namespace octavo {
 namespace {
 
-size_t panel_size(WeightKind kind, bool affine, int k) {
+size_t panel_size(WeightKind kind, int k) {
   const size_t size = static_cast<size_t>(k), groups = size / kGroup;
-  const size_t scales = groups * (affine ? 64 : 32);
   size_t total = size * kPanel * 4;
-  if (kind == WeightKind::q4) total = groups * 256 + scales;
-  if (kind == WeightKind::q8) total = groups * 512 + scales;
+  if (kind == WeightKind::q4) total = groups * (kNibbleBytes + kConstantBytes);
+  if (kind == WeightKind::q8) total = groups * (kByteBytes + kConstantBytes);
   if (kind == WeightKind::bf16) total = size * kPanel * 2;
   return (total + 63) / 64 * 64;
 }
@@ -37,7 +36,7 @@ Group rounded_to_bytes(const float* x) {
   Group g{};
   float largest = 0;
   for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::fabs(x[i]));
-  g.scale = f16_to_f32(f32_to_f16(largest / 127.0f));
+  g.scale = largest / 127.0f;
   g.zero = 128;
   for (int i = 0; i < kGroup; ++i)
     g.q[i] = static_cast<uint8_t>(
@@ -47,21 +46,27 @@ Group rounded_to_bytes(const float* x) {
 
 // Puts group `g` of column `column` into its panel. `target.zero` says what a symmetric panel subtracts.
 void put_group(const Weight& target, uint8_t* panel, int column, int g, const Group& group) {
-  const int groups = target.k / kGroup;
   const bool q4 = target.kind == WeightKind::q4;
+  const size_t quants = q4 ? kNibbleBytes : kByteBytes;
+  uint8_t* record = panel + static_cast<size_t>(g) * (quants + kConstantBytes);
   for (int i = 0; i < kGroup; ++i) {
     const int q = target.affine ? group.q[i] : group.q[i] + target.zero - group.zero;
     if (q4) {
-      uint8_t& byte = panel[256 * g + 64 * (i / 8) + 4 * column + i % 4];
+      uint8_t& byte = record[64 * (i / 8) + 4 * column + i % 4];
       byte = static_cast<uint8_t>(i % 8 < 4 ? (byte & 0xf0) | q : (byte & 0x0f) | q << 4);
     } else {
-      panel[512 * g + 64 * (i / 4) + 4 * column + i % 4] = static_cast<uint8_t>(q);
+      record[64 * (i / 4) + 4 * column + i % 4] = static_cast<uint8_t>(q);
     }
   }
-  uint8_t* scales = panel + static_cast<size_t>(groups) * (q4 ? 256 : 512);
-  put_f16(scales + 32 * g + 2 * column, group.scale);
-  if (target.affine)
-    put_f16(scales + 32 * groups + 32 * g + 2 * column, group.minimum - group.scale * static_cast<float>(group.zero));
+  uint8_t* constants = record + quants;
+  if (!std::isfinite(group.scale))
+    throw std::invalid_argument("a weight's scale is not a finite number: the file is damaged");
+  if (!target.affine) {
+    std::memcpy(constants + 4 * column, &group.scale, 4);
+    return;
+  }
+  put_f16(constants + 2 * column, group.scale);
+  put_f16(constants + 32 + 2 * column, group.minimum - group.scale * static_cast<float>(group.zero));
 }
 
 void put_floats(const Weight& target, uint8_t* panel, int column, const float* row) {
@@ -113,7 +118,7 @@ PackedWeight::PackedWeight(Arena& arena, WeightKind kind, bool affine, int n, in
                                 " matrix cannot be packed: its rows must be a multiple of " +
                                 std::to_string(quantised ? kGroup : kPanel) + " long");
   const int zero = affine || !quantised ? 0 : kind == WeightKind::q4 ? 8 : 128;
-  weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, quantised && affine, k), nullptr};
+  weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, k), nullptr};
   size_ = static_cast<size_t>((n + kPanel - 1) / kPanel) * weight_.panel_bytes;
   weight_.data = data_ = arena.take(size_);
 }

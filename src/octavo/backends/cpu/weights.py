@@ -34,7 +34,7 @@ _KIND_OF_DTYPE = {"float32": "f32", "bfloat16": "bf16"}
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """Packs tensors of one source with the threads of one pool, into one arena. `dtype` is auto, float32 or bfloat16."""
+    """Packs tensors of one source with one pool's threads, into one arena. `dtype` is auto, float32 or bfloat16."""
 
     tensors: TensorSource
     pool: _native.Pool
