@@ -178,12 +178,23 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     loaded = _BACKENDS[config.engine.backend](config, checkpoint, report)
     plan = _memory_plan(config, checkpoint, loaded, memory)
     report("reserving the KV cache")
-    backend = with_fault(loaded.backend(plan), fault)
+    backend = with_fault(_with_cache(loaded, plan), fault)
     limits = _limits(config, checkpoint, plan)
     facts = _facts(config, checkpoint, loaded, plan, backend)
     algorithm = config.cache.prefix_caching_hash_algo
     scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, hash_algorithm=algorithm)
     return Replica(scheduler, backend, facts)
+
+
+def _with_cache(loaded: _Loaded, plan: MemoryPlan) -> Backend:
+    from octavo.engine.memory import MemoryPlanError
+
+    try:
+        return loaded.backend(plan)
+    except MemoryError as error:
+        raise MemoryPlanError(
+            f"{plan.num_blocks:,} KV blocks cannot be allocated: lower num_blocks or kv_cache_memory_bytes"
+        ) from error
 
 
 def _fault(config: Config) -> Fault | None:
@@ -293,7 +304,8 @@ def serve(config: Config) -> int:
     """Serves the configured model over HTTP until told to stop; returns the exit status.
 
     The child is started first, so that it and the server get ready at the same time; it is told what to load as soon as
-    the port is ours and the model is on this machine. Raises CannotListen, LoadError, TemplateError, ConfigError.
+    the port is ours and the model is on this machine. Raises CannotListen, LoadError, TemplateError, ConfigError, and
+    CannotStart for what only the engine can know.
     """
     client = start_engine()
     try:
@@ -334,8 +346,8 @@ _OFFLINE_SECTIONS = ("model", "cache", "scheduler", "engine")
 class LLM(OfflineEngine):
     """A model, ready to generate. The keyword arguments are the settings' names, as in vLLM where vLLM has them.
 
-    Raises TypeError for an unknown argument, ConfigError for a value that is not allowed, LoadError for a model that
-    cannot be loaded, MemoryPlanError for one that does not fit.
+    Raises TypeError for an unknown argument, ValueError for all else that cannot be: as ConfigError for a value that is
+    not allowed, LoadError for a model that cannot be loaded, MemoryPlanError for one that does not fit.
     """
 
     def __init__(self, model: str | Path | None = None, **options: Any) -> None:

@@ -157,6 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _dispatch(words)
         sys.stdout.flush()
         return status
+    except _refusals() as error:
+        return _complain(f"cannot start: {error}", USAGE, words[0])
     except _expected() as error:
         return _complain(str(error), USAGE)
     except _failures() as error:
@@ -184,11 +186,17 @@ _EXPECTED = {
     "octavo.tools.partner": "AnswerRefused",
 }
 """What a user can cause. Looked up when something was raised: a module that is not loaded raised nothing."""
+_REFUSALS = {"octavo.engine.client": "CannotStart"}
+"""The same, where only an engine that loads can know it."""
 _FAILURES = {"octavo.engine.client": "EngineDead", "octavo.engine.outputs": "GenerationError"}
 
 
 def _expected() -> tuple[type[BaseException], ...]:
     return _loaded(_EXPECTED)
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    return _loaded(_REFUSALS)
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -199,8 +207,8 @@ def _loaded(names: Mapping[str, str]) -> tuple[type[BaseException], ...]:
     return tuple(getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules)
 
 
-def _complain(message: str, status: int) -> int:
-    print(f"octavo: {' '.join(message.split())}", file=sys.stderr)
+def _complain(message: str, status: int, command: str = "") -> int:
+    print(f"{f'octavo {command}'.rstrip()}: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 

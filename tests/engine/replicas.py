@@ -32,8 +32,10 @@ class Plan(msgspec.Struct):
     max_num_seqs: int = LIMITS.max_num_seqs
     max_num_batched_tokens: int = LIMITS.max_num_batched_tokens
     fault: str | None = None
+    refused: str | None = None
+    """Loading is refused with this message."""
     broken: str | None = None
-    """Loading fails with this message."""
+    """Loading crashes with this message."""
     gate: str | None = None
     """A pipe in the file system. The step that draws a second token waits until something can be read from it."""
 
@@ -70,8 +72,10 @@ class HeldBackend:
 def build(payload: bytes, report: Callable[[str], None]) -> Replica:
     plan = msgspec.json.decode(payload, type=Plan)
     report("building")
+    if plan.refused:
+        raise ValueError(plan.refused)
     if plan.broken:
-        raise ValueError(plan.broken)
+        raise RuntimeError(plan.broken)
     limits = Limits(
         **asdict(LIMITS)
         | {

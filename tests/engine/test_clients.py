@@ -16,7 +16,7 @@ import uvloop
 
 from octavo.core.events import Event, Finished, Generated, Refused, Stepped
 from octavo.core.types import FinishReason
-from octavo.engine.client import EngineDead, EngineState
+from octavo.engine.client import CannotStart, EngineDead, EngineState
 from octavo.engine.launch import InProcessClient, ProcessClient
 from octavo.engine.remote import RemoteClient
 from tests.engine.replicas import ROOT, Plan, build, command, request
@@ -272,21 +272,33 @@ def test_a_listener_hears_everything_and_cannot_break_anything(start, caplog):
     assert "a listener failed" in caplog.text
 
 
+async def is_dead(client: Client, error: type[EngineDead], words: str) -> None:
+    with pytest.raises(EngineDead, match=words) as dead:
+        await client.wait_ready()
+    assert type(dead.value) is error and client.state is EngineState.DEAD
+    with pytest.raises(error, match=words):
+        await collect(client.submit(request("a")))
+    with pytest.raises(error, match=words):
+        _ = client.facts
+
+
 @both
-def test_an_engine_that_cannot_load_says_why(start):
+@pytest.mark.parametrize("crash", [False, True])
+def test_an_engine_that_cannot_load_says_why(start, crash, capfd, caplog):
+    """What was asked for and cannot be is a sentence; a crash has a traceback in the log as well."""
+
     async def run() -> None:
         async with asyncio.timeout(LIMIT_S):
-            client = start(Plan(broken="the file is broken at byte 7"))
-            with pytest.raises(EngineDead, match="broken at byte 7"):
-                await client.wait_ready()
-            assert client.state is EngineState.DEAD
-            with pytest.raises(EngineDead, match="broken at byte 7"):
-                await collect(client.submit(request("a")))
-            with pytest.raises(EngineDead, match="broken at byte 7"):
-                _ = client.facts
+            words = "broken at byte 7"
+            client = start(Plan(broken=words) if crash else Plan(refused=words))
+            if crash:
+                await is_dead(client, EngineDead, f"^RuntimeError: {words}")
+            else:
+                await is_dead(client, CannotStart, f"^{words}$")
             await client.close()
 
     RUNNERS[start](run())
+    assert ("Traceback" in capfd.readouterr().err + caplog.text) == crash
 
 
 @both

@@ -31,7 +31,7 @@ commands = st.one_of(
 news = st.one_of(
     st.builds(wire.Progress, made.names),
     st.just(wire.Ready(facts)),
-    st.builds(wire.Failed, made.names),
+    st.builds(wire.Failed, made.names, st.booleans()),
     st.just(wire.Beat()),
 )
 

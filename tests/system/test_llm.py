@@ -196,6 +196,8 @@ def test_a_progress_bar_can_be_shown(llm, capsys):
         ({"port": 5}, TypeError, "port"),
         ({"block_size": 5}, ConfigError, "block_size"),
         ({"max_model_len": 9000}, ValueError, "8192"),
+        ({"isa": "nosuch"}, ValueError, "isa nosuch: .* this machine runs .*scalar"),
+        ({"num_blocks": 10**9}, ValueError, "lower num_blocks"),
         ({"max_model_len": 4096, "num_blocks": 4}, ValueError, "64 or less"),
         ({"model": "/nowhere/model.gguf"}, ValueError, "/nowhere/model.gguf"),
     ],

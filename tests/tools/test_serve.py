@@ -11,11 +11,11 @@ from tests.tools.conftest import SMALL
 Capture = pytest.CaptureFixture[str]
 
 
-def refused(capsys: Capture, *words: str) -> str:
+def refused(capsys: Capture, *words: str, start: str = "octavo: ") -> str:
     assert main(["serve", *SMALL, *words]) == USAGE
     captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = [line for line in captured.err.splitlines() if line.startswith("octavo: ")]
+    assert captured.out == "" and "Traceback" not in captured.err
+    lines = [line for line in captured.err.splitlines() if line.startswith(start)]
     assert len(lines) == 1
     return lines[0]
 
@@ -38,3 +38,16 @@ def test_a_broken_file(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_chat_template_that_is_not_there(tiny_gguf: Path, capsys: Capture) -> None:
     assert "none.jinja" in refused(capsys, str(tiny_gguf), "--port", "0", "--chat-template", "none.jinja")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-model-len", "9000"], "max_model_len is 9000, but the model has"),
+        (["--isa", "scalar"], "isa is scalar, but the reference backend has no such choice"),
+        (["--num-blocks", "1", "--max-model-len", "64"], "or raise num_blocks"),
+    ],
+)
+def test_what_only_the_engine_can_know(tiny_gguf: Path, capsys: Capture, words: list[str], message: str) -> None:
+    line = refused(capsys, str(tiny_gguf), "--port", "0", *words, start="octavo serve: cannot start: ")
+    assert message in line

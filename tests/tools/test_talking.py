@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.cli import FAILED, USAGE, main
+from octavo.cli import USAGE, main
 from octavo.config import CacheConfig, Config, EngineConfig, ModelConfig
 from octavo.tools.chat import COMMANDS, Conversation, plain, talk
 from octavo.tools.oneshot import conversation, full_prompt, piped
@@ -113,21 +113,35 @@ def test_a_pipe_is_read_and_a_cut_answer_is_said_to_be_cut(tiny_gguf: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("words", "message"),
     [
-        ([], USAGE, "there is no prompt"),
-        (["x " * 300], USAGE, "context of 256"),
-        (["hi", "--model", "none.gguf"], USAGE, "none.gguf"),
-        (["hi", "--max-model-len", "512"], FAILED, "max_model_len is 512, but the model has 256 positions"),
-        (["hi", "--chat-template", "none.jinja"], USAGE, "none.jinja"),
-        (["hi", "--chat-template", "{{ raise_exception('no') }}"], USAGE, "no"),
+        ([], "there is no prompt"),
+        (["x " * 300], "context of 256"),
+        (["hi", "--model", "none.gguf"], "none.gguf"),
+        (["hi", "--chat-template", "none.jinja"], "none.jinja"),
+        (["hi", "--chat-template", "{{ raise_exception('no') }}"], "no"),
     ],
 )
-def test_what_cannot_be_answered(words: list[str], status: int, message: str, tiny_gguf: Path, capsys: Capture) -> None:
-    assert main(["run", *SMALL, "--model", str(tiny_gguf), *words]) == status
+def test_what_cannot_be_answered(words: list[str], message: str, tiny_gguf: Path, capsys: Capture) -> None:
+    assert main(["run", *SMALL, "--model", str(tiny_gguf), *words]) == USAGE
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("octavo: ") and captured.err.count("\n") == 1 and message in captured.err
+
+
+@pytest.mark.parametrize("command", [["run", "hi"], ["chat"]])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-model-len", "512"], "max_model_len is 512, but the model has 256 positions: ask for at most 256"),
+        (["--num-threads", "2"], "num_threads is 2, but the reference backend has no such choice"),
+    ],
+)
+def test_what_only_the_engine_can_know(
+    command: list[str], words: list[str], message: str, tiny_gguf: Path, capsys: Capture
+) -> None:
+    assert main([*command, *SMALL, "--model", str(tiny_gguf), *words]) == USAGE
+    assert capsys.readouterr() == ("", f"octavo {command[0]}: cannot start: {message}\n")
 
 
 def test_a_broken_file_is_one_line(tmp_path: Path, tiny_gguf: Path, capsys: Capture) -> None:

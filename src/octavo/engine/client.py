@@ -21,6 +21,10 @@ class EngineDead(RuntimeError):
     """The engine process ended or cannot be reached; the message says how (exit status, signal, last words)."""
 
 
+class CannotStart(EngineDead):
+    """The engine never became ready, and nothing is broken: it was asked for what cannot be. The message says what."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
     """What the engine is, said once when it becomes ready."""
@@ -59,7 +63,7 @@ class EngineClient(Protocol):
         ...
 
     async def wait_ready(self) -> EngineFacts:
-        """Returns as soon as requests can be submitted; raises EngineDead where that will never be.
+        """Returns as soon as requests can be submitted; raises EngineDead, or CannotStart, where that will never be.
 
         The first call binds the client to the running event loop. To be awaited (once at least) before `submit`.
         """

@@ -39,7 +39,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Report = Callable[[str], None]
 Build = Callable[[bytes, Report], Replica]
-"""Loads an engine from a Setup's payload, reporting what it does. Raises, with words for people, where it cannot."""
+"""Loads an engine from a Setup's payload, reporting what it does.
+
+Raises ValueError, with words for people, for what is asked and cannot be. Anything else that it raises is a crash.
+"""
 
 
 class SocketPort:
@@ -100,7 +103,7 @@ def serve_channel(sock: socket.socket, build: Build) -> int:
         return 0 if payload is None else _load_and_run(channel, port, payload, build)
     except Exception as error:
         log.exception("the engine ends")
-        return _give_up(channel, f"{type(error).__name__}: {error}")
+        return _give_up(channel, Failed(f"{type(error).__name__}: {error}"))
     finally:
         channel.close()
 
@@ -109,8 +112,9 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     try:
         with _beating(channel):
             replica = build(payload, lambda what: channel.send(Progress(what)))
-    except (ValueError, OSError, MemoryError) as error:
-        return _give_up(channel, str(error) or type(error).__name__)
+    except ValueError as error:
+        log.debug("the engine cannot start", exc_info=True)
+        return _give_up(channel, Failed(str(error), refused=True))
     gc.collect()
     gc.freeze()  # what was loaded stays: no later collection need look at it
     channel.send(Ready(replica.facts))
@@ -122,8 +126,8 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     return 0
 
 
-def _give_up(channel: Channel, message: str) -> int:
-    channel.send(Failed(message))
+def _give_up(channel: Channel, failed: Failed) -> int:
+    channel.send(failed)
     channel.flush(LAST_WORDS_S)
     return 1
 

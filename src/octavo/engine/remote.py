@@ -11,7 +11,7 @@ from typing import cast
 from octavo.core.events import Event, Refused
 from octavo.core.request import Request
 from octavo.core.types import RequestId
-from octavo.engine.client import EngineDead, EngineFacts, EngineState
+from octavo.engine.client import CannotStart, EngineDead, EngineFacts, EngineState
 from octavo.engine.clock import now
 from octavo.engine.streams import EventStream, Mailbox
 from octavo.engine.wire import (
@@ -50,7 +50,7 @@ class RemoteClient:
         self._names: dict[int, RequestId] = {}
         self._mailboxes: dict[RequestId, Mailbox] = {}
         self._sinks: list[Callable[[Event], None]] = []
-        self._failure: str | None = None
+        self._failure: EngineDead | None = None
         self._error: EngineDead | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: _Link | None = None
@@ -118,7 +118,7 @@ class RemoteClient:
             self._link.transport.close()
         else:
             self._sock.close()
-        self._die("the engine was closed")
+        self._die(EngineDead("the engine was closed"))
 
     # -- what comes --------------------------------------------------------------------------------------------------
 
@@ -134,12 +134,12 @@ class RemoteClient:
             self._facts, self._state, self._progress = news.facts, EngineState.READY, "ready"
             self._changed.set()
         elif isinstance(news, Failed):
-            self._failure = news.message
+            self._failure = (CannotStart if news.refused else EngineDead)(news.message)
 
     def lost(self, why: str) -> None:
         """Takes note that no more messages will come."""
         if self._error is None:
-            self._die(self._failure or self.describe_end() or why)
+            self._die(self._failure or EngineDead(self.describe_end() or why))
 
     def describe_end(self) -> str | None:
         """How the engine ended, where that can be known."""
@@ -204,11 +204,11 @@ class RemoteClient:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._withdraw, ticket)
 
-    def _die(self, why: str) -> None:
+    def _die(self, error: EngineDead) -> None:
         if self._error is None:
-            self._state, self._error = EngineState.DEAD, EngineDead(why)
+            self._state, self._error = EngineState.DEAD, error
             for mailbox in self._mailboxes.values():
-                mailbox.fail(self._error)
+                mailbox.fail(error)
             self._mailboxes.clear()
             self._tickets.clear()
             self._names.clear()

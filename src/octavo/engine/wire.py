@@ -77,6 +77,8 @@ class Failed(msgspec.Struct, tag=12, array_like=True, frozen=True):
     """From the engine, last: why it ends, for people."""
 
     message: str
+    refused: bool = False
+    """Nothing broke: what it was asked to load cannot be."""
 
 
 class Beat(msgspec.Struct, tag=13, array_like=True, frozen=True):

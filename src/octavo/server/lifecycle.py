@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 
 from octavo.config.schema import ServerConfig
-from octavo.engine.client import EngineClient, EngineDead
+from octavo.engine.client import CannotStart, EngineClient, EngineDead
 from octavo.server.app import App
 from octavo.server.openai.errors import engine_dead
 
@@ -91,7 +91,10 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 async def serve(
     app: App, client: EngineClient, config: ServerConfig, sock: socket.socket, announce: Callable[[str], None] = print
 ) -> int:
-    """Serves until told to stop, or until the engine is dead; returns the exit status. The caller closes the client."""
+    """Serves until told to stop, or until the engine is dead; returns the exit status. The caller closes the client.
+
+    Raises CannotStart where the engine cannot be what it was asked to be.
+    """
     async with listening(app, config, sock) as http:
         with _signals() as heard:
             return await _Life(app, client, config, http, heard).live(lambda: _announce(config, sock, announce))
@@ -144,7 +147,9 @@ class _Life:
             again.cancel()
 
     async def _bury(self, error: EngineDead) -> int:
-        """The engine is dead: those who wait are told, and the server ends with an error."""
+        """The engine is dead: those who wait are told, and the server ends with an error. Raises CannotStart."""
+        if isinstance(error, CannotStart):
+            raise error
         log.critical("the engine has died, so the server ends: %s", error)
         self.app.service.duty.drain()
         await _stop_all(self.app, engine_dead(error).message)

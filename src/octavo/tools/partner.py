@@ -64,7 +64,7 @@ class Partner:
         self._runner.close()
 
     def wait_ready(self, show: Show = ignore) -> EngineFacts:
-        """Waits until answers can be had; `show` is told what the engine does meanwhile. Raises EngineDead."""
+        """Waits for the engine; `show` is told what it does meanwhile. Raises CannotStart, EngineDead."""
         return self._runner.run(_ready(self._client, show))
 
     def answer(self, messages: Sequence[Message], params: SamplingParams, show: Show) -> RequestOutput:
