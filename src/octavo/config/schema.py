@@ -88,7 +88,7 @@ class ModelConfig:
     )
     dtype: str = option(
         "auto",
-        help="number format of weights and activations; auto keeps the file's",
+        help="number format of weights; auto keeps the file's (float16 becomes bfloat16)",
         choices=("auto", "float32", "bfloat16"),
     )
     max_model_len: int | None = option(
