@@ -74,8 +74,8 @@ def test_a_choice_that_found_its_stop_string_is_computed_no_more(site: Site, gat
     assert [choice["text"] for choice in whole] == [free[0], free[1].partition(stop)[0]] and num_shown < 30
     own, gate = gated
     body = {"prompt": "the", **fields, "stop": stop, "stream": True}
+    gate.let(num_shown)
     with own.http.stream("POST", "/v1/completions", json=body) as response:
-        gate.let(num_shown)
         lines = response.iter_lines()
         text = ""
         while '"finish_reason":"stop"' not in text:
