@@ -44,8 +44,9 @@ docs: $(STAMP) ## Write the generated documents again
 	@$(BIN)/python -m octavo.config.docs > docs/reference/configuration.md
 	@$(BIN)/python -c 'from octavo.cli import reference; print(reference(), end="")' > docs/reference/command-line.md
 
-bench: $(STAMP) ## Measure policy and the server; with PEERS=DIR, throughput beside llama.cpp as well
+bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throughput beside llama.cpp as well
 	@$(BIN)/python bench/policy.py
+	@$(BIN)/python bench/kernels.py
 	@$(BIN)/python bench/server_overhead.py
 	@if [ -n "$(PEERS)" ] && [ -f ../shared/peers/offline.py ]; then \
 		$(BIN)/python ../shared/peers/offline.py --engine octavo,llamacpp --dir $(PEERS) $(ARGS); fi
