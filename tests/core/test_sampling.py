@@ -56,6 +56,9 @@ def test_values_are_stored_in_one_form():
         {"min_tokens": 5, "max_tokens": 4},
         {"stop": [""]},
         {"stop": ["x"] * 65},
+        {"stop": "x" * 1_001},
+        {"stop": ["x", "y" * 10**6]},
+        {"stop": ["x" * 512] * 8 + ["y"]},
         {"logit_bias": {1: 101}},
         {"allowed_token_ids": []},
     ],
@@ -64,6 +67,16 @@ def test_values_are_stored_in_one_form():
 def test_what_cannot_be_meant_is_refused(fields):
     with pytest.raises(ParameterError, match=next(iter(fields))):
         SamplingParams(**fields)
+
+
+@pytest.mark.parametrize("stop", ["x" * 1_000, ["x" * 512] * 8], ids=["one", "together"])
+def test_the_longest_stop_strings_are_accepted(stop):
+    SamplingParams(stop=stop)
+
+
+def test_a_stop_string_that_is_too_long_is_measured_and_not_repeated():
+    with pytest.raises(ParameterError, match=r"at most 1,000 characters each, got 'one of 2,000,000'$"):
+        SamplingParams(stop="x" * 2_000_000)
 
 
 @pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logit_bias"])

@@ -1,8 +1,11 @@
 """Stop strings: the automaton against an oracle that looks at the whole text."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.core.sampling import MAX_STOPS_CHARS, SamplingParams
 from octavo.text.stops import StopStrings, stop_strings
 
 _LETTERS = "ab"
@@ -66,3 +69,16 @@ def test_long_stops_take_memory_in_proportion() -> None:
     state, length, found = matcher.read(0, "a" * 50000)
     assert (matcher.depth[state], length, found) == (20000, 50000, None)
     assert matcher.read(state, "b")[1:] == (1, stop)
+
+
+def test_what_is_kept_of_stop_strings_that_a_client_may_send_is_bounded() -> None:
+    """However many different ones come; those of one request are looked for by one matcher."""
+    sent = [SamplingParams(stop=tuple(f"{place}{number:04}{'x' * 507}" for place in "abcdefg")) for number in range(60)]
+    tracemalloc.start()
+    try:
+        for params in sent:
+            assert stop_strings(params.stop) is stop_strings(params.stop)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 16 * MAX_STOPS_CHARS * 500

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 MAX_LOGPROBS = 128
 MAX_CHOICES = 128
 MAX_STOPS = 64
+MAX_STOP_CHARS, MAX_STOPS_CHARS = 1_000, 4_096
+"""Of one stop string, and of all of them: looking for them takes some hundred bytes for each character."""
 
 
 class ParameterError(ValueError):
@@ -117,11 +119,20 @@ def _check(params: SamplingParams) -> None:
         raise ParameterError("stop", f"{len(params.stop)} strings", f"at most {MAX_STOPS} strings")
     if not all(isinstance(text, str) and text for text in params.stop):
         raise ParameterError("stop", params.stop, "non-empty strings")
+    _check_lengths([len(text) for text in params.stop])
     for token, bias in params.logit_bias:
         if not -100 <= bias <= 100:
             raise ParameterError(f"logit_bias[{token}]", bias, "between -100 and 100")
     if params.allowed_token_ids == ():
         raise ParameterError("allowed_token_ids", (), "a list with at least one token id")
+
+
+def _check_lengths(lengths: list[int]) -> None:
+    longest, total = max(lengths, default=0), sum(lengths)
+    if longest > MAX_STOP_CHARS:
+        raise ParameterError("stop", f"one of {longest:,}", f"strings of at most {MAX_STOP_CHARS:,} characters each")
+    if total > MAX_STOPS_CHARS:
+        raise ParameterError("stop", f"{total:,}", f"strings of at most {MAX_STOPS_CHARS:,} characters together")
 
 
 def _check_number(name: str, value: object, kind: type, lowest: float | None, highest: float | None) -> None:

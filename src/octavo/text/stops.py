@@ -71,8 +71,11 @@ class StopStrings:
         return state, len(text), None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def stop_strings(stops: tuple[str, ...]) -> StopStrings | None:
-    """The matcher of these strings; None where there are none. The empty string is never a stop."""
+    """The matcher of these strings; None where there are none. The empty string is never a stop.
+
+    Kept are few: the choices and prompts of a request share one, and all of `SamplingParams`' size are 20 MB.
+    """
     stops = tuple(stop for stop in stops if stop)
     return StopStrings(stops) if stops else None
