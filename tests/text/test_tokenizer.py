@@ -1,6 +1,8 @@
 """Ids equal those of the models' published tokenizers; bytes are exact; control tokens stay where they belong."""
 
 import json
+import sys
+import threading
 import unicodedata
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,7 @@ from octavo.models.checkpoint import Vocabulary
 from octavo.text.pieces import byte_alphabet
 from octavo.text.splits import SPLITS
 from octavo.text.tables import merges_by_score
-from octavo.text.tokenizer import Tokenizer, TokenizerError, build_tokenizer
+from octavo.text.tokenizer import LONG_TEXT, Tokenizer, TokenizerError, build_tokenizer
 from tests.text.strings import ODD, texts
 from tests.text.vocabularies import (
     CONTROLS,
@@ -386,6 +388,33 @@ def test_every_kind_in_the_table_builds() -> None:
     for pre in SPLITS:
         tokenizer = build_tokenizer(replace(tables, pre=pre))
         assert tokenizer.decode(tokenizer.encode("Don't 123 caf\u00e9\n\n x")) == "Don't 123 caf\u00e9\n\n x"
+
+
+@pytest.mark.parametrize("parse_special", [False, True])
+def test_a_long_text_is_encoded_while_other_threads_run(parse_special: bool) -> None:
+    """Nobody is interrupted here, so another thread runs only if the lock is given back."""
+    tokenizer, text = built("smollm"), "hello world " * 50_000
+    gate, ran = threading.Lock(), list[bool]()
+    gate.acquire()
+    other = threading.Thread(target=lambda: ran.append(gate.acquire()))
+    other.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1_000)
+    try:
+        gate.release()
+        tokenizer.encode(text, parse_special=parse_special)
+        ran_meanwhile = bool(ran)
+    finally:
+        sys.setswitchinterval(interval)
+        other.join()
+    assert ran_meanwhile
+
+
+@pytest.mark.parametrize("pre", KINDS)
+@given(text=texts)
+def test_a_long_text_has_the_ids_of_the_published_tokenizer(pre: str, text: str) -> None:
+    long = text + " the ring" * (LONG_TEXT // 9 + 1)
+    assert built(pre).encode(long, parse_special=True) == small_byte_level(pre).library.encode(long).ids
 
 
 def test_many_threads_may_read_one_tokenizer() -> None:
