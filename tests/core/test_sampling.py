@@ -1,8 +1,12 @@
 """SamplingParams: the bounds are exact, and what is outside them is named with what is allowed."""
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.core.sampling import ParameterError, SamplingParams, check_token_ids
 
@@ -86,3 +90,58 @@ def test_token_ids_are_in_the_vocabulary(name, token):
     with pytest.raises(ParameterError, match=f"{name} .* 99, got {token}"):
         check_token_ids(SamplingParams(**{name: ids}), vocab_size=100)
     check_token_ids(SamplingParams(**{name: {99: 1.0} if name == "logit_bias" else [99]}), vocab_size=100)
+
+
+LISTS = ["stop", "stop_token_ids", "allowed_token_ids", "logit_bias"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in LISTS for value in (5, True, 1.5, b"ab", object())),
+        *((name, [value]) for name in LISTS for value in (None, True, 1.5, b"a", [], {}, 1j)),
+        *((name, "ab") for name in LISTS[1:]),
+        *((name, ["x"]) for name in LISTS[1:]),
+        ("stop", {"a": 1}),
+        ("stop", [10**5000]),
+        ("allowed_token_ids", {1: 1}),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {1.5: 1}),
+        ("logit_bias", {True: 1}),
+        ("logit_bias", [(1, 2, 3)]),
+        *(("logit_bias", {5: value}) for value in ("1", None, True, [], math.nan, math.inf, 10**400, -(10**5000))),
+        ("temperature", -(10**5000)),
+        ("seed", 10**5000),
+        *((name, value) for name in ("ignore_eos", "skip_special_tokens") for value in (1, "yes", None)),
+    ],
+    ids=lambda value: f"{type(value).__name__}" if not isinstance(value, str) else value,
+)
+def test_a_wrong_type_is_named_wherever_it_stands(name, value):
+    with pytest.raises(ParameterError) as caught:
+        SamplingParams(**{name: value})
+    assert caught.value.field.split("[")[0] == name and name in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_integers_of_every_kind_are_token_ids():
+    given = SamplingParams(
+        stop_token_ids=np.array([4, 2]), allowed_token_ids={np.int32(7)}, logit_bias={"5": np.int8(3)}
+    )
+    assert given == SamplingParams(stop_token_ids=[4, 2], allowed_token_ids=[7], logit_bias={5: 3})
+    assert {type(token) for token in (*given.stop_token_ids, *(given.allowed_token_ids or ()))} == {int}
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text() | st.binary()
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers() | st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from([field.name for field in dataclasses.fields(SamplingParams)]), anything)
+def test_any_value_of_any_field_is_taken_or_refused_by_name(name, value):
+    try:
+        hash(SamplingParams(**{name: value}))
+    except ParameterError as error:
+        assert error.field.split("[")[0] in (name, "min_tokens")  # which is held against max_tokens

@@ -51,6 +51,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"logit_bias": {"a": 1}}, "logit_bias"),
         ({"logit_bias": {"1": "b"}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias[1]"),
+        ({"logit_bias": {"1": 10**400}}, "logit_bias[1]"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"logprobs": -1}, "logprobs"),
         ({"logprobs": True}, "logprobs"),

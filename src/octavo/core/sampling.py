@@ -4,12 +4,20 @@
 # pyright: reportUnnecessaryIsInstance=false
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 MAX_LOGPROBS = 128
 MAX_CHOICES = 128
 MAX_STOPS = 64
+MAX_BIAS = 100
+_MOST_SHOWN = 120
+"""Characters of a value that an error quotes."""
+_PAIRS: tuple[type[Any], ...] = (tuple, list)
+_MAPPINGS: tuple[type[Any], ...] = (Mapping,)
+_NO_LISTS: tuple[type[Any], ...] = (str, bytes, Mapping)
 MAX_STOP_CHARS, MAX_STOPS_CHARS = 1_000, 4_096
 """Of one stop string, and of all of them: looking for them takes some hundred bytes for each character."""
 
@@ -18,8 +26,17 @@ class ParameterError(ValueError):
     """A sampling parameter outside its range: names the field, the value and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} must be {allowed}, got {value!r}")
+        super().__init__(f"{field} must be {allowed}, got {_shown(value)}")
         self.field = field
+
+
+def _shown(value: object) -> str:
+    """What the value is, in few words whatever it is: some cannot be written at all, as integers of 5000 digits."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a value of type {type(value).__name__} that is too large to show"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +82,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         canonical = {
-            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
-            "stop_token_ids": tuple(self.stop_token_ids or ()),
+            "stop": (self.stop,) if isinstance(self.stop, str) else _items("stop", self.stop, "strings"),
+            "stop_token_ids": _token_ids("stop_token_ids", self.stop_token_ids),
             "logit_bias": _canonical_bias(self.logit_bias),
             "top_k": 0 if self.top_k == -1 else self.top_k,
-            "allowed_token_ids": None if self.allowed_token_ids is None else tuple(sorted(set(self.allowed_token_ids))),
+            "allowed_token_ids": _sorted_ids("allowed_token_ids", self.allowed_token_ids),
         }
         for name, value in canonical.items():
             object.__setattr__(self, name, value)
@@ -85,9 +102,56 @@ class SamplingParams:
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
 
-def _canonical_bias(bias: Mapping[int, float] | Iterable[tuple[int, float]] | None) -> tuple[tuple[int, float], ...]:
-    pairs: dict[int, float] = dict(bias or ())
-    return tuple(sorted((int(token), float(value)) for token, value in pairs.items()))
+def _items(name: str, value: Any, what: str) -> tuple[Any, ...]:
+    """The elements of a list; None has none. A text or a mapping is no list, although it can be iterated."""
+    if value is None:
+        return ()
+    if isinstance(value, _NO_LISTS) or not hasattr(value, "__iter__"):
+        raise ParameterError(name, value, f"a list of {what}")
+    return tuple(value)
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
+    items = _items(name, value, "token ids")
+    return tuple(
+        [item if type(item) is int else _integer(f"{name}[{index}]", item) for index, item in enumerate(items)]
+    )
+
+
+def _sorted_ids(name: str, value: Any) -> tuple[int, ...] | None:
+    return None if value is None else tuple(sorted(set(_token_ids(name, value))))
+
+
+def _integer(name: str, value: Any) -> int:
+    """Integers of every kind, as numpy's, become the language's own: that is what the wire and the hashes know."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ParameterError(name, value, "a token id, which is an integer")
+    return int(value)
+
+
+def _canonical_bias(bias: Any) -> tuple[tuple[int, float], ...]:
+    given = _items("logit_bias", bias.items() if isinstance(bias, _MAPPINGS) else bias, "pairs of token id and number")
+    return tuple(sorted(dict(map(_bias_pair, given)).items()))
+
+
+def _bias_pair(pair: Any) -> tuple[int, float]:
+    if not isinstance(pair, _PAIRS) or len(pair) != 2:
+        raise ParameterError("logit_bias", pair, "a mapping from token ids to numbers, or a list of such pairs")
+    token, value = _bias_token(pair[0]), pair[1]
+    if not _is_number(value) or not -MAX_BIAS <= value <= MAX_BIAS:  # some integers are too large for a float
+        raise ParameterError(f"logit_bias[{_shown(token)}]", value, f"a number between -{MAX_BIAS} and {MAX_BIAS}")
+    return token, float(value)
+
+
+def _bias_token(token: object) -> int:
+    """A token id, or one as a text: names in JSON are texts."""
+    if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 19:
+        return int(token)
+    return _integer("logit_bias", token)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 # field -> (type, lowest, highest); None: no bound, or not a number
@@ -108,6 +172,7 @@ _RANGES: dict[str, tuple[type, float | None, float | None]] = {
 }
 _OPTIONAL = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
 _POSITIVE = {"top_p", "repetition_penalty"}
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
 
 
 def _check(params: SamplingParams) -> None:
@@ -120,9 +185,9 @@ def _check(params: SamplingParams) -> None:
     if not all(isinstance(text, str) and text for text in params.stop):
         raise ParameterError("stop", params.stop, "non-empty strings")
     _check_lengths([len(text) for text in params.stop])
-    for token, bias in params.logit_bias:
-        if not -100 <= bias <= 100:
-            raise ParameterError(f"logit_bias[{token}]", bias, "between -100 and 100")
+    for name in _FLAGS:
+        if not isinstance(getattr(params, name), bool):
+            raise ParameterError(name, getattr(params, name), "true or false")
     if params.allowed_token_ids == ():
         raise ParameterError("allowed_token_ids", (), "a list with at least one token id")
 

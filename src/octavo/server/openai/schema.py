@@ -42,9 +42,10 @@ def _token(key: str) -> int:
 
 
 def _number(key: str, value: object) -> float:
+    """The number as it came: whoever knows the range makes it a float, which not every integer can become."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(f"an object whose values are numbers (that of {key!r} is not)", value)
-    return float(value)
+    return value
 
 
 def _prompts(value: object) -> list[str] | list[list[int]]:
