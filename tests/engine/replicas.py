@@ -1,6 +1,7 @@
 """Engines over the ledger backend, built in this process or, by `command`, in a child."""
 
 import os
+import select
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -38,6 +39,8 @@ class Plan(msgspec.Struct):
     """Loading crashes with this message."""
     gate: str | None = None
     """A pipe in the file system. The step that draws a second token waits until something can be read from it."""
+    busy: bool = False
+    """It waits computing, as a long step does, and not asleep."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -46,8 +49,9 @@ class Plan(msgspec.Struct):
 class HeldBackend:
     """Computes as `backend` does, but waits at the gate once: so that no request is over before a test wants it."""
 
-    def __init__(self, backend: Backend, gate: str) -> None:
+    def __init__(self, backend: Backend, gate: str, busy: bool = False) -> None:
         self._backend = backend
+        self._busy = busy
         self._gate: int | None = os.open(gate, os.O_RDONLY)
 
     def capacity(self) -> Capacity:
@@ -55,6 +59,8 @@ class HeldBackend:
 
     def execute(self, plan: StepPlan) -> StepResult:
         if self._gate is not None and any(sample.index == 1 for work in plan.work for sample in work.samples):
+            while self._busy and not select.select([self._gate], [], [], 0)[0]:
+                pass
             os.read(self._gate, 1)
             self._forget()
         return self._backend.execute(plan)
@@ -99,7 +105,7 @@ def build(payload: bytes, report: Callable[[str], None]) -> Replica:
         weight_format="none",
         kv_cache_dtype="none",
     )
-    held = backend if plan.gate is None else HeldBackend(backend, plan.gate)
+    held = backend if plan.gate is None else HeldBackend(backend, plan.gate, plan.busy)
     return Replica(Scheduler(limits), with_fault(held, plan.fault and parse_fault(plan.fault)), facts)
 
 

@@ -18,6 +18,7 @@ from octavo.core.events import Event, Finished, Generated, Refused, Stepped
 from octavo.core.types import FinishReason
 from octavo.engine.client import CannotStart, EngineDead, EngineState
 from octavo.engine.launch import InProcessClient, ProcessClient
+from octavo.engine.process import BEAT_S
 from octavo.engine.remote import RemoteClient
 from tests.engine.replicas import ROOT, Plan, build, command, request
 
@@ -243,15 +244,55 @@ def test_a_failing_step_hurts_only_its_requests(start):
     with_engine(start, test, Plan(fault="decode-error@3"))
 
 
+async def heard(client: Client, times: int) -> None:
+    """Returns once the engine has given so many signs of life."""
+    age_s = 0.0
+    while times:
+        await asyncio.sleep(0.005)
+        age_s, before_s = client.heartbeat_age_s, age_s
+        times -= age_s < before_s
+
+
+async def silent(client: Client) -> None:
+    """Returns once several beats in a row have not come."""
+    while client.heartbeat_age_s < 4 * BEAT_S:
+        await asyncio.sleep(0.005)
+
+
 @both
 def test_an_idle_engine_keeps_being_heard(start):
-    async def test(client: Client) -> None:
-        age_s = 0.0
-        while client.heartbeat_age_s >= age_s:
-            age_s = client.heartbeat_age_s
-            await asyncio.sleep(0)
+    with_engine(start, lambda client: heard(client, 2))
 
-    with_engine(start, test)
+
+@both
+def test_a_step_that_computes_for_long_keeps_being_heard(start, gate):
+    async def test(client: Client) -> None:
+        stream = client.submit(request("a"))
+        await anext(stream)
+        await heard(client, 4)
+        await gate.open()
+        assert reasons(await collect(stream)) == [FinishReason.LENGTH]
+
+    with_engine(start, test, Plan(gate=gate.path, busy=True))
+
+
+def test_a_step_that_waits_for_ever_falls_silent():
+    async def test(client: ProcessClient) -> None:
+        stream = client.submit(request("a"))
+        await anext(stream)
+        await silent(client)
+
+    with_engine(in_child, test, Plan(fault="engine-freeze@2"))
+
+
+def test_a_stopped_process_falls_silent_until_it_goes_on():
+    async def test(client: ProcessClient) -> None:
+        os.kill(client.pid, signal.SIGSTOP)
+        await silent(client)
+        os.kill(client.pid, signal.SIGCONT)
+        await heard(client, 1)
+
+    with_engine(in_child, test)
 
 
 @both

@@ -78,13 +78,6 @@ def test_a_slow_reader_that_dies_ends_the_wait(pair):
     assert answers == [None]
 
 
-def test_an_idle_port_beats(pair):
-    ours, theirs = pair
-    port = SocketPort(Channel(theirs), beat_s=0.001)
-    assert port.receive(idle=True) == []
-    assert read(ours, 1) == [wire.Beat()]
-
-
 def test_orders_that_come_with_the_setup_are_not_lost(pair):
     ours, theirs = pair
     a = request("a")
@@ -95,7 +88,7 @@ def test_orders_that_come_with_the_setup_are_not_lost(pair):
     assert port.receive(idle=True) == [a, Withdraw("a")]
 
 
-def test_a_loader_beats_and_reports(pair):
+def test_a_loader_beats_and_reports_and_an_idle_loop_beats(pair):
     ours, theirs = pair
     loaded = threading.Event()
 
@@ -112,6 +105,7 @@ def test_a_loader_beats_and_reports(pair):
     assert wire.Beat() in news
     loaded.set()
     assert any(isinstance(message, wire.Ready) for message in news)
+    assert wire.Beat() in news
     ours.close()
     thread.join(30)
     assert not thread.is_alive()

@@ -175,7 +175,7 @@ def test_a_dead_engine_is_said_to_everybody(gated: Gated) -> None:
 
 def test_a_stuck_engine_is_unhealthy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.http.get("/health").status_code == 200
-    monkeypatch.setattr("octavo.server.service.PATIENCE_S", (-1.0, -1.0, -1.0))
+    monkeypatch.setattr("octavo.server.service.PATIENCE_S", -1.0)
     assert site.http.get("/health").status_code == 503
     assert site.http.get("/health/ready").json()["error"]["code"] == "engine_stuck"
 

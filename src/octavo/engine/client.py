@@ -59,7 +59,7 @@ class EngineClient(Protocol):
 
     @property
     def heartbeat_age_s(self) -> float:
-        """Seconds since the engine last showed that its loop turns (a step, or an idle beat)."""
+        """Seconds since the engine last showed that its loop turns, or that it computes a step that takes long."""
         ...
 
     async def wait_ready(self) -> EngineFacts:

@@ -8,10 +8,12 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from octavo.core.events import Event
 from octavo.engine.channel import Channel
+from octavo.engine.clock import now
 from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
 from octavo.engine.wire import (
     Beat,
@@ -29,7 +31,11 @@ from octavo.engine.wire import (
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.5
-"""An idle or loading engine shows that it is alive this often."""
+"""An engine shows that it is alive this often."""
+LONGEST_STEP_S = 600.0
+"""A step that computes for longer is taken for one that will never end. A large model's prompt takes minutes."""
+_LEAST_CPU_S = 0.01
+"""What counts as having computed: beyond what clocks of threads and of the process differ by."""
 BACKLOG_BYTES = 16 << 20
 """With more than this unsent, the engine starts no further step until the reader has caught up."""
 LAST_WORDS_S = 2.0
@@ -54,6 +60,8 @@ class SocketPort:
         self._beat_s = beat_s
         self._backlog_bytes = backlog_bytes
         self._early: list[bytes] = []
+        self.turns = 0
+        """How often the loop has come back for orders."""
 
     def setup(self) -> bytes | None:
         """Waits for the payload of the first message, or None for a channel that closes first."""
@@ -68,6 +76,7 @@ class SocketPort:
         return command.payload
 
     def receive(self, *, idle: bool) -> Sequence[Order] | None:
+        self.turns += 1
         bodies = self._channel.receive(self._beat_s if idle and not self._early else 0.0)
         while bodies is not None and self._channel.backlog_bytes > self._backlog_bytes:
             more = self._channel.receive(self._beat_s)
@@ -76,8 +85,6 @@ class SocketPort:
             return None
         if self._early:
             bodies, self._early = self._early + bodies, []
-        if idle and not bodies and not self._channel.backlog_bytes:
-            self._channel.send(Beat())
         return [order for order in map(self._order, bodies) if order is not None]
 
     def publish(self, events: Sequence[Event]) -> None:
@@ -110,7 +117,7 @@ def serve_channel(sock: socket.socket, build: Build) -> int:
 
 def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Build) -> int:
     try:
-        with _beating(channel):
+        with _beating(channel, lambda: True):
             replica = build(payload, lambda what: channel.send(Progress(what)))
     except ValueError as error:
         log.debug("the engine cannot start", exc_info=True)
@@ -118,8 +125,10 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     gc.collect()
     gc.freeze()  # what was loaded stays: no later collection need look at it
     channel.send(Ready(replica.facts))
+    pulse = Pulse()
     try:
-        EngineLoop(replica.scheduler, replica.backend).run(port)
+        with _beating(channel, lambda: pulse.alive(port.turns, now(), _others_cpu_s())):
+            EngineLoop(replica.scheduler, replica.backend).run(port)
     finally:
         gc.unfreeze()
         replica.backend.close()
@@ -132,14 +141,42 @@ def _give_up(channel: Channel, failed: Failed) -> int:
     return 1
 
 
+class Pulse:
+    """Tells a loop that works from one that is stuck, whatever the length of its steps: it turns, or it computes."""
+
+    def __init__(self, longest_step_s: float = LONGEST_STEP_S) -> None:
+        self._longest_step_s = longest_step_s
+        self._turns = -1
+        self._turned_s = 0.0
+        self._cpu_s = 0.0
+
+    def alive(self, turns: int, time_s: float, cpu_s: float) -> bool:
+        """Did the loop turn since the last call, or does it compute, and not for longer than any step may take?"""
+        turned, computed = turns != self._turns, cpu_s - self._cpu_s >= _LEAST_CPU_S
+        if turned:
+            self._turns, self._turned_s = turns, time_s
+        if turned or computed:
+            self._cpu_s = cpu_s
+        return turned or (computed and time_s - self._turned_s <= self._longest_step_s)
+
+
+def _others_cpu_s() -> float:
+    """The CPU time of this process without that of the calling thread: it stands still where an engine is stuck."""
+    return time.process_time() - time.thread_time()
+
+
 @contextlib.contextmanager
-def _beating(channel: Channel) -> Iterator[None]:
-    """Shows from a thread of its own that the process is alive, while the only other one loads."""
+def _beating(channel: Channel, alive: Callable[[], bool]) -> Iterator[None]:
+    """Beats from a thread of its own while the block runs, whenever `alive` says so and nothing else is being said.
+
+    A process that is stopped as a whole is silent by itself.
+    """
     done = threading.Event()
 
     def beat() -> None:
         while not done.wait(BEAT_S):
-            channel.send(Beat())
+            if alive() and not channel.backlog_bytes:
+                channel.send(Beat())
 
     thread = threading.Thread(target=beat, name="beat", daemon=True)
     thread.start()

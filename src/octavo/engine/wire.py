@@ -82,7 +82,7 @@ class Failed(msgspec.Struct, tag=12, array_like=True, frozen=True):
 
 
 class Beat(msgspec.Struct, tag=13, array_like=True, frozen=True):
-    """From the engine, when it has nothing else to say: it is alive and its loop turns."""
+    """From the engine, when it has nothing else to say: its loop turns, or it computes."""
 
 
 class Happened(msgspec.Struct, tag=14, array_like=True, frozen=True):

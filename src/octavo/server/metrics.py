@@ -85,8 +85,6 @@ class Meters:
         self.blocks_stored = 0
         self.blocks_evicted = 0
         self.num_steps = 0
-        self.slowest_token_s = 0.0
-        """The most seconds that a step took for each of its tokens."""
         self.finished = dict.fromkeys(FinishReason, 0)
         self.refused: dict[str, int] = {}
         self.phase_s: dict[str, float] = {}
@@ -202,6 +200,5 @@ class Meters:
         if event.num_tokens:
             self.num_steps += 1
             self.step_tokens.observe(event.num_tokens)
-            self.slowest_token_s = max(self.slowest_token_s, sum(event.timings_s.values()) / event.num_tokens)
         for phase, seconds in event.timings_s.items():
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds

@@ -20,9 +20,8 @@ from octavo.text.tokenizer import Tokenizer
 
 KEEP_ALIVE_S = 10.0
 """A stream that has nothing to say says so this often."""
-PATIENCE_S = (15.0, 60.0, 600.0)
-"""Without a sign of life the engine counts as stuck after no less than the first and no more than the last of these;
-after the second while it is not known yet how fast it is."""
+PATIENCE_S = 15.0
+"""Without a sign of life for this long the engine counts as stuck. In a long step it gives one twice a second."""
 LONG_TEXT = 20_000
 """Characters from which tokenizing moves to a thread, so that it does not hold up the streams of others."""
 _SAFE_SEED_BITS = 53
@@ -89,22 +88,12 @@ class Service:
         """The seed of a request: the client's, as 64 bits without a sign, or one drawn now."""
         return self._seeds.getrandbits(_SAFE_SEED_BITS) if given is None else given % 2**64
 
-    @property
-    def patience_s(self) -> float:
-        """How long the engine may be silent: the time of the longest step that is allowed, at the lowest speed seen.
-
-        A step of one token has the lowest speed, so that is generous; large models take minutes for a prompt.
-        """
-        least, unknown, most = PATIENCE_S
-        longest_s = self.meters.slowest_token_s * self.config.scheduler.max_num_batched_tokens
-        return min(max(longest_s, least), most) if longest_s else unknown
-
     def health(self) -> ApiError | None:
         """What is wrong with the engine, so that a restart would help; None where nothing is. Loading is no illness."""
         if self.client.state is EngineState.DEAD:
             return unavailable("the engine has died", "engine_dead")
         age = self.client.heartbeat_age_s
-        if self.client.state is EngineState.READY and age > self.patience_s:
+        if self.client.state is EngineState.READY and age > PATIENCE_S:
             return unavailable(f"the engine has shown no sign of life for {age:.0f} s", "engine_stuck")
         return None
 
