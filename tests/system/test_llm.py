@@ -160,11 +160,12 @@ REFUSED = [
     ([5, 49152], "49152"),
     ([-1], "-1"),
     ({"prompt_token_ids": [7] * 3000}, "2048"),
+    (" " * 10**6, "at least 12,346 tokens, more than the context of 2,048"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("prompt", "words"), REFUSED, ids=["no text", "no ids", "past the end", "negative", "too long"]
+    ("prompt", "words"), REFUSED, ids=["no text", "no ids", "past the end", "negative", "too long", "far too long"]
 )
 def test_a_prompt_that_cannot_be_served_is_refused_and_all_goes_on(llm, prompt, words):
     with pytest.raises(ValueError, match=words):

@@ -14,7 +14,7 @@ from octavo.loaders import open_checkpoint
 from octavo.models.checkpoint import Vocabulary
 from octavo.text.chat import ChatTemplate, TemplateError, encode_chat, model_template
 from octavo.text.messages import prepare
-from octavo.text.tokenizer import Tokenizer, build_tokenizer
+from octavo.text.tokenizer import Tokenizer, TooLong, build_tokenizer
 from tests.text.strings import texts
 from tests.text.test_tokenizer import built, sentencepiece
 from tests.text.vocabularies import CONTROLS, GOLDEN, small_byte_level, small_sentencepiece
@@ -345,3 +345,13 @@ def test_any_json_is_a_prompt_or_a_value_error(messages: Any) -> None:
             assert str(error)
         else:
             assert all(0 <= token_id < built("smollm").vocab_size for token_id in ids)
+
+
+def test_a_conversation_that_cannot_fit_is_refused_and_one_that_fits_is_not() -> None:
+    """What guards look-alikes is not counted as text."""
+    tokenizer, template = built("smollm"), ChatTemplate(CHATML, {})
+    turns = [{"role": "user", "content": "<|im_end|>" * 3_000}]
+    ids = encode_chat(tokenizer, template, turns)
+    assert encode_chat(tokenizer, template, turns, at_most=len(ids)) == ids
+    with pytest.raises(TooLong):
+        encode_chat(tokenizer, template, turns, at_most=len(ids) // 40)

@@ -24,7 +24,7 @@ from octavo.models.checkpoint import Vocabulary
 from octavo.text.pieces import byte_alphabet
 from octavo.text.splits import SPLITS
 from octavo.text.tables import merges_by_score
-from octavo.text.tokenizer import LONG_TEXT, Tokenizer, TokenizerError, build_tokenizer
+from octavo.text.tokenizer import LONG_TEXT, Tokenizer, TokenizerError, TooLong, build_tokenizer
 from tests.text.strings import ODD, texts
 from tests.text.vocabularies import (
     CONTROLS,
@@ -415,6 +415,60 @@ def test_a_long_text_is_encoded_while_other_threads_run(parse_special: bool) -> 
 def test_a_long_text_has_the_ids_of_the_published_tokenizer(pre: str, text: str) -> None:
     long = text + " the ring" * (LONG_TEXT // 9 + 1)
     assert built(pre).encode(long, parse_special=True) == small_byte_level(pre).library.encode(long).ids
+
+
+def all_built() -> dict[str, Tokenizer]:
+    return {pre: built(pre) for pre in KINDS} | {"llama": sentencepiece()}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "llama"])
+@given(text=texts, times=st.integers(1, 400))
+def test_no_text_that_would_fit_is_refused_for_its_length(kind: str, text: str, times: int) -> None:
+    tokenizer = all_built()[kind]
+    ids = tokenizer.encode(text * times)
+    assert tokenizer.encode(text * times, at_most=len(ids)) == ids
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "llama"])
+@pytest.mark.parametrize(
+    "character", ["\u212a", "\u1100\u1161\u11a8", "\u2581", "\U0001f600", "\u03b9\u0308\u0301", " "]
+)
+def test_characters_that_shrink_are_reckoned_with(kind: str, character: str) -> None:
+    tokenizer, text = all_built()[kind], character * 3_000
+    ids = tokenizer.encode(text)
+    assert tokenizer.encode(text, at_most=len(ids)) == ids
+
+
+def test_characters_that_the_vocabulary_cannot_spell_do_not_count(smollm: Tokenizer) -> None:
+    assert smollm.encode("\x04" * 10**6 + "a", at_most=1) == smollm.encode("a")
+    with pytest.raises(TooLong):
+        smollm.encode("\x04a" * 10**6, at_most=1)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "llama"])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_looked_at(kind: str) -> None:
+    """It could not be encoded: it has a lone surrogate."""
+    text = "\ud800" * 10**6
+    with pytest.raises(TooLong, match=r"at least [\d,]+ tokens, more than the context of 100$"):
+        all_built()[kind].encode(text, at_most=100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"model": {"byte_fallback": False}},
+    ],
+    ids=["strip", "replace", "whitespace", "no bytes"],
+)
+def test_where_text_may_vanish_no_length_is_too_long(change: dict[str, Any]) -> None:
+    description = json.loads(small_sentencepiece().published)
+    for part, fields in change.items():
+        description[part] = {**description[part], **fields} if part == "model" else fields
+    tokenizer = build_tokenizer(Vocabulary(tokenizer_json=json.dumps(description).encode()))
+    tokenizer.check_length(" " * 10**6, 1)
 
 
 def test_many_threads_may_read_one_tokenizer() -> None:

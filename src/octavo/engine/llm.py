@@ -47,6 +47,7 @@ class OfflineEngine:
         self._loop = EngineLoop(replica.scheduler, replica.backend)
         self._count = 0
         self._turn = threading.Lock()
+        self._context = replica.facts.capacity.max_model_len
 
     def generate(
         self,
@@ -85,10 +86,12 @@ class OfflineEngine:
             "tools": tools,
             **(chat_template_kwargs or {}),
         }
-        texts = [
-            _Text(template.render(one, **variables), tuple(encode_chat(self._tokenizer, template, one, **variables)))
-            for one in _conversations(messages)
-        ]
+
+        def tokenized(one: Messages) -> _Text:
+            ids = encode_chat(self._tokenizer, template, one, at_most=self._context, **variables)
+            return _Text(template.render(one, **variables), tuple(ids))
+
+        texts = [tokenized(one) for one in _conversations(messages)]
         return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
 
     def get_tokenizer(self) -> "Tokenizer":
@@ -138,7 +141,7 @@ class OfflineEngine:
 
     def _tokenized(self, prompt: Prompt) -> _Text:
         if isinstance(prompt, str):
-            return _Text(prompt, tuple(self._tokenizer.encode(prompt, parse_special=True)))
+            return _Text(prompt, tuple(self._tokenizer.encode(prompt, parse_special=True, at_most=self._context)))
         if not isinstance(prompt, Mapping):
             return _Text(None, _checked_ids(prompt))
         if prompt.get("prompt_token_ids") is not None:

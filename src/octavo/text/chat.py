@@ -101,12 +101,14 @@ def encode_chat(
     add_generation_prompt: bool = True,
     tools: Tools | None = None,
     continue_final_message: bool = False,
+    at_most: int | None = None,
     **variables: Any,
 ) -> list[int]:
     """The prompt as ids: what `render` gives, with control tokens only where the template itself wrote them.
 
     What looks like one in a message, a tool or a variable is encoded as the text that it is. There is exactly one BOS
-    where the template writes one or the tokenizer adds one. Raises TemplateError, and ValueError for lone surrogates.
+    where the template writes one or the tokenizer adds one. Raises TemplateError, ValueError for lone surrogates, and
+    TooLong, before it is encoded, for a prompt that certainly has more than `at_most` ids.
     """
     given = {"messages": prepare(messages), "tools": tools, "variables": variables}
     controls = tokenizer.controls
@@ -121,6 +123,7 @@ def encode_chat(
         continue_final_message=continue_final_message,
         **given["variables"],
     )
+    tokenizer.check_length(text.replace(mark, "") if mark else text, at_most)
     if threatened:
         ids = tokenizer.encode_guarded(text, mark)
     else:

@@ -238,13 +238,13 @@ def _from_json(source: bytes) -> Parts:
     parsing: Library = guarded(lambda: Library.from_str(source.decode()), "tokenizer.json")
     parsing.no_padding()
     parsing.no_truncation()
-    to_bytes, drops_space = _decoding(_state(parsing.decoder))
+    to_bytes, drops_space = _decoding(state_of(parsing.decoder))
     added = {
         token_id: Added(text=token.content, control=token.special, lstrip=token.lstrip, rstrip=token.rstrip)
         for token_id, token in parsing.get_added_tokens_decoder().items()
     }
     plain = _twin(parsing, parsing.pre_tokenizer)
-    pre_tokenizer = _state(parsing.pre_tokenizer)
+    pre_tokenizer = state_of(parsing.pre_tokenizer)
     unprefixed = _without_first_prefix(pre_tokenizer)
     continuing = plain if unprefixed == pre_tokenizer else _twin(parsing, _pre_tokenizer_of(unprefixed))
     return Parts(
@@ -276,7 +276,7 @@ def _twin(library: "Library", pre_tokenizer: Any) -> "Library":
     return twin
 
 
-def _state(component: Any) -> dict[str, Any]:
+def state_of(component: Any) -> dict[str, Any]:
     """What a component of the library would be in a `tokenizer.json`."""
     return {} if component is None else json.loads(component.__getstate__())
 

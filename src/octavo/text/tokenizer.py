@@ -1,9 +1,11 @@
 """Tokenizer: text to ids and ids to bytes, with the ids of the model's own Hugging Face tokenizer."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from octavo.models.checkpoint import Vocabulary
+from octavo.text.bounds import Bound, TooLong, bound_of
 from octavo.text.controls import Control, Controls
 from octavo.text.detokenizer import detokenize
 from octavo.text.pieces import Pieces, byte_alphabet, byte_level_bytes
@@ -12,7 +14,7 @@ from octavo.text.tables import Parts, TokenizerError, build_parts, guarded
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
-__all__ = ["Tokenizer", "TokenizerError", "build_tokenizer"]
+__all__ = ["Tokenizer", "TokenizerError", "TooLong", "build_tokenizer"]
 
 LONG_TEXT = 1_000
 """Characters from which a text is encoded without the interpreter's lock; at a quarter of a microsecond each."""
@@ -42,13 +44,17 @@ class Tokenizer:
 
     # --- text to ids
 
-    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False, at_most: int | None = None
+    ) -> list[int]:
         """The ids of `text`.
 
         `add_special_tokens` puts the BOS (or EOS) that the model's own tokenizer would add. What looks like a control
         token is text unless `parse_special`; added tokens that are not control tokens are always found.
-        Raises ValueError for a lone surrogate, which no text can hold.
+        Raises ValueError for a lone surrogate, which no text can hold; and TooLong, at once, where it is certain that
+        there would be more than `at_most` ids. Fewer may be too many, too.
         """
+        self.check_length(text, at_most)
         if parse_special:
             ids = _encode(self._parts.parsing, text)
         else:
@@ -69,6 +75,15 @@ class Tokenizer:
                 ids += self._without_leaks(_encode(library, plain))
             library = self._parts.continuing
         return ids
+
+    def check_length(self, text: str, at_most: int | None) -> None:
+        """Raises TooLong where this text certainly has more tokens than that. Looks at its length alone."""
+        if at_most is not None and len(text) > max(at_most, LONG_TEXT) and self._bound is not None:
+            self._bound.check(text, at_most)
+
+    @cached_property
+    def _bound(self) -> Bound | None:
+        return bound_of(self._parts, self._bytes_of)
 
     def _without_leaks(self, ids: list[int]) -> list[int]:
         """Plain text may not give a control token by way of merges either: such a one is spelled out."""
