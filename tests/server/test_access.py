@@ -1,7 +1,9 @@
 """Keys, origins, request ids, a path prefix: what stands between the outside and the endpoints."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -75,6 +77,19 @@ def test_request_ids_are_echoed(site: Site) -> None:
     assert site.complete("x", max_tokens=1, stream=True).headers["x-request-id"]
     for strange in (b"a b", b"\xff", b"x" * 200):
         assert site.http.get("/health", headers={b"x-request-id": strange}).headers["x-request-id"].isalnum()
+
+
+@pytest.mark.parametrize(
+    "path", ["/a\n2026 INFO x: y", "/a\r\n", "/\x1b[31m", "/\0", "/a 200 in 0 s", "/\x85\u2028\u202e", "/%"]
+)
+def test_a_path_is_one_word_of_the_log(site: Site, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    with caplog.at_level(logging.INFO, "octavo.server.access"):
+        assert site.http.get(quote(path), headers={"x-request-id": "me"}).status_code == 404
+        site.until(lambda: any("(me)" in record.getMessage() for record in caplog.records))
+    (line,) = (record.getMessage() for record in caplog.records if "(me)" in record.getMessage())
+    assert line.isascii() and line.isprintable()
+    method, shown, status, *_ = line.split(" ")
+    assert (method, unquote(shown), status) == ("GET", path, "404")
 
 
 def test_two_requests_may_have_one_request_id(site: Site) -> None:

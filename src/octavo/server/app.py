@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from starlette.middleware.cors import CORSMiddleware
 
@@ -95,7 +96,7 @@ class App:
             gone = engine_dead(error)
             await exchange.reply(gone.status, gone.body(), headers=gone.headers)
         except Exception:
-            log.exception("%s %s failed in the server (request %s)", exchange.method, exchange.path, exchange.id)
+            log.exception("%s %s failed in the server (request %s)", exchange.method, _shown(exchange), exchange.id)
             await self._apologise(exchange)
         finally:
             _log_access(exchange)
@@ -137,4 +138,9 @@ def _log_access(exchange: Exchange) -> None:
     if access.isEnabledFor(level):
         seconds = time.perf_counter() - exchange.began
         status = exchange.status or "client gone"
-        access.log(level, "%s %s %s in %.3f s (%s)", exchange.method, exchange.path, status, seconds, exchange.id)
+        access.log(level, "%s %s %s in %.3f s (%s)", exchange.method, _shown(exchange), status, seconds, exchange.id)
+
+
+def _shown(exchange: Exchange) -> str:
+    """The path as URLs are written: no line, field or colour of the log can begin within it."""
+    return quote(exchange.path, safe="/:@!$&'()*+,;=", errors="replace")
