@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.server.openai.body import MAX_DEPTH
+from octavo.server.openai.fields import NOT_YET
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, TokenizeRequest
 from tests.server.site import Site
 
@@ -94,6 +96,18 @@ def test_completion_fields_at_fault_are_named(site: Site, fields: dict[str, Any]
         ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": [{"type": "refusal"}]}]}, "messages[0].content[0].refusal"),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": False}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": "abc"}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": {"a": 1}}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "messages[0].tool_calls[0]"),
+        ({"messages": [{"role": "tool", "tool_calls": [{"function": 5}]}]}, "messages[0].tool_calls[0].function"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": 5}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 500}, "top_logprobs"),
         ({"logprobs": 5}, "logprobs"),
@@ -142,6 +156,8 @@ BAD_BODIES = {
     "deep": b"[" * 100_000,
     "deep inside": b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "trailing": b'{"prompt": "x"} {}',
+    "a name twice, escaped": rb'{"prompt": "x\"", "a\\": "\\\"{:", "a\u005c": 1}',
+    "millions of arrays": b'{"prompt": "x", "metadata": {"a": [' + b"[]," * 2_000_000 + b"[]]}}",
     "long number": b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}",
 }
 
@@ -222,6 +238,73 @@ def test_no_body_is_the_servers_fault(site: Site, request: tuple[str, dict[str, 
         error_of(response)
     elif response.headers["content-type"] == "application/json":
         assert response.json()
+
+
+def nested(shape: str, depth: int) -> str:
+    """A JSON value of arrays and objects within each other, as `shape` says, over and over."""
+    opened = "".join({"[": "[", "{": '{"a":'}[shape[index % len(shape)]] for index in range(depth))
+    closed = "".join({"[": "]", "{": "}"}[shape[index % len(shape)]] for index in reversed(range(depth)))
+    return f"{opened}1{closed}"
+
+
+HOLE, QUOTED = "@", "@quoted"
+"""Where a nested value stands in a body; and where one does as JSON within a string."""
+
+
+def within(field: Any) -> list[dict[str, Any]]:
+    """Messages that have `field` in each place that is looked into."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calls = [field, [field], [{**call, "function": field}], [{**call, "function": {"name": "f", "arguments": field}}]]
+    parts = [field, [field], [{"type": field}], [{"type": "text", "text": field}]]
+    return [
+        *({"role": "assistant", "content": "x", "tool_calls": each} for each in calls),
+        *({"role": "user", "content": each} for each in parts),
+        {"role": field, "content": "x"},
+        {"role": "user", "content": "x", "name": field, "zz": field},
+    ]
+
+
+TOOLS = {"type": "function", "function": {"name": "f", "parameters": HOLE}}
+PLACES: list[tuple[str, dict[str, Any]]] = [
+    *(("/v1/completions", {"prompt": "x", name: HOLE}) for name in [*CompletionRequest.model_fields, "zz"]),
+    *(("/v1/chat/completions", {"messages": MESSAGES, name: HOLE}) for name in [*ChatRequest.model_fields, *NOT_YET]),
+    *(("/tokenize", {name: HOLE}) for name in TokenizeRequest.model_fields),
+    *(("/detokenize", {"tokens": [5], name: HOLE}) for name in ("tokens", "model", "zz")),
+    *((path, {"messages": [each]}) for path in ("/v1/chat/completions", "/tokenize") for each in within(HOLE)),
+    *(("/v1/chat/completions", {"messages": [each]}) for each in within(QUOTED)),
+    ("/v1/chat/completions", {"messages": MESSAGES, "tools": [TOOLS], "tool_choice": "none"}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "documents": [{"a": HOLE}]}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "chat_template_kwargs": {"a": HOLE}}),
+    ("/v1/completions", {"prompt": "x", "logit_bias": {"5": HOLE}}),
+    ("/v1/completions", {"prompt": "x", "stream": True, "stream_options": {"include_usage": HOLE}}),
+    *(("/v1/completions", {"prompt": "x", name: [HOLE]}) for name in ("prompt", "stop", "stop_token_ids")),
+]
+
+
+@pytest.mark.parametrize("depth", [1, 120, 126, 127, 128, 129, 240, 480, 990, 3000])
+def test_any_depth_in_any_place_is_taken_or_refused(site: Site, depth: int) -> None:
+    for path, body in PLACES:
+        for shape in ("[", "{", "{["):
+            value = nested(shape, depth)
+            text = json.dumps({"max_tokens": 1, **body} if path.startswith("/v1") else body)
+            text = text.replace(f'"{HOLE}"', value).replace(f'"{QUOTED}"', json.dumps(value))
+            response = site.post(path, content=text.encode(), headers=JSON)
+            assert response.status_code in (200, 400), f"{path} {body} {shape}: {response.text}"
+            if response.status_code == 400:
+                error_of(response)
+
+
+def test_the_depth_that_is_allowed(site: Site) -> None:
+    for path, body, above in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x", "zz": HOLE}]}, 3),
+        ("/v1/chat/completions", {"messages": MESSAGES, "tools": [{"a": HOLE}], "tool_choice": "none"}, 3),
+        ("/v1/completions", {"prompt": "x", "metadata": {"a": HOLE}}, 2),
+    ):
+        text = json.dumps({**body, "max_tokens": 1})
+        deepest, deeper = (text.replace(f'"{HOLE}"', nested("[{", MAX_DEPTH - above + more)) for more in (0, 1))
+        assert site.post(path, content=deepest.encode(), headers=JSON).status_code == 200
+        refusal = error_of(site.post(path, content=deeper.encode(), headers=JSON))
+        assert refusal["code"] == "invalid_json" and str(MAX_DEPTH) in refusal["message"]
 
 
 messages = st.lists(

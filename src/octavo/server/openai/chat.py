@@ -6,16 +6,16 @@ from typing import Any
 
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
-from octavo.server.openai.body import decode
+from octavo.server.openai.body import text_size
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import check_stream_options, report_unknown, truncated
+from octavo.server.openai.intake import check_stream_options, read, report_unknown, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
-from octavo.server.openai.messages import Message, checked, text_size
+from octavo.server.openai.messages import Message, checked
 from octavo.server.openai.params import Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
-from octavo.server.openai.schema import ChatRequest, TokenizeRequest, validate
+from octavo.server.openai.schema import ChatRequest, TokenizeRequest
 from octavo.server.service import Service
 from octavo.text.chat import TemplateError, encode_chat
 from octavo.text.messages import prepare
@@ -27,7 +27,7 @@ _OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "c
 
 async def chat(service: Service, exchange: Exchange) -> None:
     """Answers the last message of a conversation `n` times."""
-    body = validate(ChatRequest, decode(await exchange.body()))
+    body = await read(service, exchange, ChatRequest)
     report_unknown(exchange, check_known(body))
     service.check_model(body.model)
     check_stream_options(body)
@@ -72,7 +72,7 @@ async def chat_ids(service: Service, body: ChatRequest | TokenizeRequest, messag
         return encode_chat(service.tokenizer, template, list(messages), add_generation_prompt=opens, **options)
 
     try:
-        ids = await service.off_loop(text_size(messages), encode)
+        ids = await service.off_loop(text_size([messages, options]), encode)
     except TemplateError as error:
         found = _PATH.match(str(error))
         param = found.group() if found else "messages"

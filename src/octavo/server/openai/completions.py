@@ -5,15 +5,14 @@ from typing import Any
 
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
-from octavo.server.openai.body import decode
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import check_stream_options, report_unknown, truncated
+from octavo.server.openai.intake import check_stream_options, read, report_unknown, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Asked, Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
-from octavo.server.openai.schema import CompletionRequest, validate
+from octavo.server.openai.schema import CompletionRequest
 from octavo.server.service import Service
 
 DEFAULT_MAX_TOKENS = 16
@@ -23,7 +22,7 @@ MAX_PROMPTS = 2048
 
 async def complete(service: Service, exchange: Exchange) -> None:
     """Continues each prompt `n` times."""
-    body = validate(CompletionRequest, decode(await exchange.body()))
+    body = await read(service, exchange, CompletionRequest)
     report_unknown(exchange, check_known(body))
     service.check_model(body.model)
     check_stream_options(body)

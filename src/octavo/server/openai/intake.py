@@ -1,19 +1,28 @@
-"""What chat and completions do to a body before there is a job: tell of unknown fields, check, cut prompts."""
+"""What endpoints do to a body before there is a job: read it, tell of unknown fields, check, cut prompts."""
 
 import logging
 from collections.abc import Sequence
 from urllib.parse import quote
 
 from octavo.server.exchange import Exchange
+from octavo.server.openai.body import decode
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.job import Prompt
 from octavo.server.openai.params import Asked
-from octavo.server.openai.schema import Sampling
+from octavo.server.openai.schema import Model, Sampling, validate
 from octavo.server.service import Service
 
 log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
+MAX_BODY_BYTES = 8 << 20
+"""Room for a million tokens, as text or as ids."""
+
+
+async def read(service: Service, exchange: Exchange, kind: type[Model]) -> Model:
+    """The request's body as a `kind`; a long one is read in a thread. Raises ApiError 400, 413 or 415."""
+    raw = await exchange.body(MAX_BODY_BYTES)
+    return await service.off_loop(len(raw), lambda: validate(kind, decode(raw)))
 
 
 def report_unknown(exchange: Exchange, names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ in `fields.py`. What is in neither is unknown, and the client is told so.
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from octavo.server.openai.body import kind_of, shown
@@ -79,6 +79,17 @@ _BIAS_SCHEMA = {"anyOf": [{"type": "object", "additionalProperties": {"type": "n
 
 Texts = Annotated[list[str] | None, PlainValidator(_texts), WithJsonSchema(_TEXT_LIST_SCHEMA)]
 Bias = Annotated[dict[int, float] | None, PlainValidator(_bias), WithJsonSchema(_BIAS_SCHEMA)]
+
+
+class _FirstOnly(FailFast):
+    """One element at fault is enough: a list of a million others would make a million errors."""
+
+    def __hash__(self) -> int:  # `| None` puts it into a set
+        return id(self)
+
+
+Ids = Annotated[list[int], _FirstOnly()]
+Objects = Annotated[list[dict[str, Any]], _FirstOnly()]
 Prompts = Annotated[list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
 
 
@@ -116,14 +127,14 @@ class Sampling(Body):
     repetition_penalty: float | None = optional("Divides the logits of tokens in prompt or answer. Default 1.")
     seed: int | None = optional("Repeats a sample; the one used comes back in the header x-octavo-seed.")
     stop: Texts = optional("Texts that end the answer.")
-    stop_token_ids: list[int] | None = optional("Tokens that end the answer.")
+    stop_token_ids: Ids | None = optional("Tokens that end the answer.")
     include_stop_str_in_output: bool | None = optional("Whether the text that ended the answer is part of it.")
     ignore_eos: bool | None = optional("Do not end at the model's end-of-text tokens.")
     min_tokens: int | None = optional("No token that ends the answer before this many. Default 0.")
     max_tokens: int | None = optional("Most tokens to generate; lowered to the room that the context leaves.")
     max_completion_tokens: int | None = optional("The same as max_tokens.")
     logit_bias: Bias = optional("Token id -> a number from -100 to 100 that is added to its logit.")
-    allowed_token_ids: list[int] | None = optional("Sample from these tokens only.")
+    allowed_token_ids: Ids | None = optional("Sample from these tokens only.")
     prompt_logprobs: int | None = optional("Logprobs of the prompt's tokens, with this many alternatives.")
     skip_special_tokens: bool | None = optional("Leave control tokens out of the text. Default true.")
     stream: bool | None = optional("Send server-sent events as the tokens come.")
@@ -144,14 +155,14 @@ class Sampling(Body):
 class ChatRequest(Sampling):
     """POST /v1/chat/completions"""
 
-    messages: list[dict[str, Any]] = Field(description="The conversation. Content is a string or text parts.")
+    messages: Objects = Field(description="The conversation. Content is a string or text parts.")
     logprobs: bool | None = optional("Report the logprob of each token.")
     top_logprobs: int | None = optional("How many alternatives to report with it; needs logprobs.")
     add_generation_prompt: bool | None = optional("Let the template open the assistant's turn. Default true.")
     continue_final_message: bool | None = optional("Go on with the last message, instead of a new turn.")
     chat_template_kwargs: dict[str, Any] | None = optional("More variables for the chat template.")
-    documents: list[dict[str, Any]] | None = optional("Documents for chat templates that use them.")
-    tools: list[dict[str, Any]] | None = optional("Shown to the template. Only with tool_choice `none` yet.")
+    documents: Objects | None = optional("Documents for chat templates that use them.")
+    tools: Objects | None = optional("Shown to the template. Only with tool_choice `none` yet.")
     parallel_tool_calls: bool | None = optional("No effect: no tool is called.")
 
 
@@ -168,7 +179,7 @@ class TokenizeRequest(Body):
 
     prompt: str | None = optional("A text.")
     content: str | None = optional("The same as prompt.")
-    messages: list[dict[str, Any]] | None = optional("A conversation, put through the chat template.")
+    messages: Objects | None = optional("A conversation, put through the chat template.")
     add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
     add_special: bool | None = optional("The same as add_special_tokens.")
     parse_special: bool | None = optional("Read control tokens in the text as such. Default false.")
@@ -176,13 +187,13 @@ class TokenizeRequest(Body):
     add_generation_prompt: bool | None = optional("For messages. Default true.")
     continue_final_message: bool | None = optional("For messages. Default false.")
     chat_template_kwargs: dict[str, Any] | None = optional("For messages.")
-    tools: list[dict[str, Any]] | None = optional("For messages: shown to the template.")
+    tools: Objects | None = optional("For messages: shown to the template.")
 
 
 class DetokenizeRequest(Body):
     """POST /detokenize"""
 
-    tokens: list[int] = Field(description="Token ids.")
+    tokens: Ids = Field(description="Token ids.")
 
 
 Model = TypeVar("Model", bound=Body)

@@ -5,17 +5,16 @@ from typing import Any
 import msgspec
 
 from octavo.server.exchange import Exchange
-from octavo.server.openai.body import decode
 from octavo.server.openai.chat import chat_ids, chat_messages
 from octavo.server.openai.errors import invalid
-from octavo.server.openai.intake import report_unknown
-from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest, validate
+from octavo.server.openai.intake import read, report_unknown
+from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest
 from octavo.server.service import Service
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """The ids of a text, or of a conversation as the model reads it."""
-    body = validate(TokenizeRequest, decode(await exchange.body()))
+    body = await read(service, exchange, TokenizeRequest)
     report_unknown(exchange, tuple(body.model_extra or ()))
     service.check_model(body.model)
     ids = await _ids(service, body)
@@ -53,7 +52,7 @@ def _one_of(name: str, first: bool | None, second: bool | None) -> bool:
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text that ids spell, control tokens included."""
-    body = validate(DetokenizeRequest, decode(await exchange.body()))
+    body = await read(service, exchange, DetokenizeRequest)
     report_unknown(exchange, tuple(body.model_extra or ()))
     service.check_model(body.model)
     limit = service.facts.capacity.vocab_size
