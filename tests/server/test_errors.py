@@ -75,7 +75,10 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"prompt": [1.0]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": [[5], [288]]}, "prompt"),
-        ({"prompt": ["a"] * 3000}, "prompt"),
+        ({"prompt": ["a"] * 2049}, "prompt"),
+        ({"prompt": ["a"] * 2048, "n": 3}, "n"),
+        ({"prompt": [[5]] * 65, "n": 64}, "n"),
+        ({"n": 65}, "n"),
     ],
     ids=str,
 )
@@ -133,6 +136,15 @@ def test_too_long_says_the_numbers(site: Site) -> None:
     assert response.status_code == 400 and error["code"] == "context_length_exceeded"
     assert all(number in error["message"] for number in ("300", "7", "256"))
     assert error_of(site.chat("a" * 400))["code"] == "context_length_exceeded"
+
+
+def test_choices_are_counted_before_there_is_work_for_any(site: Site) -> None:
+    """Prompts that are refused when they are looked at show that they were not."""
+    for prompt in ([[10**6]] * 2048, ["a" * 400] * 2048, [[70] * 300] * 2048):
+        for n in (3, 64, 65, 128):
+            error = error_of(site.complete(prompt, n=n))
+            assert (error["param"], error["code"]) == ("n", "too_many_choices")
+    assert error_of(site.chat("a" * 400, n=65))["code"] == "too_many_choices"
 
 
 def test_an_unknown_model_is_not_found(site: Site) -> None:

@@ -9,7 +9,7 @@ from octavo.server.openai.answer import Delta
 from octavo.server.openai.body import text_size
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import check_stream_options, read, report_unknown, truncated
+from octavo.server.openai.intake import check_choices, check_stream_options, read, report_unknown, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked
@@ -31,6 +31,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
     report_unknown(exchange, check_known(body))
     service.check_model(body.model)
     check_stream_options(body)
+    check_choices(service, body, 1)
     asked = asked_length(body, None)
     messages = chat_messages(service, body.messages)
     ids = await chat_ids(service, body, messages)

@@ -7,7 +7,7 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import check_stream_options, read, report_unknown, truncated
+from octavo.server.openai.intake import check_choices, check_stream_options, read, report_unknown, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Asked, Scores, asked_length
@@ -26,6 +26,7 @@ async def complete(service: Service, exchange: Exchange) -> None:
     report_unknown(exchange, check_known(body))
     service.check_model(body.model)
     check_stream_options(body)
+    check_choices(service, body, len(body.prompt))
     asked = asked_length(body, DEFAULT_MAX_TOKENS)
     prompts = await _prompts(service, body, asked)
     job = make_job(service, exchange, body, prompts, asked, _scores(body))

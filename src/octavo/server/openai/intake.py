@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 _MOST_NAMED = 20
 MAX_BODY_BYTES = 8 << 20
 """Room for a million tokens, as text or as ids."""
+MAX_CHOICES = 4096
+"""In one answer: prompts times n."""
 
 
 async def read(service: Service, exchange: Exchange, kind: type[Model]) -> Model:
@@ -37,6 +39,16 @@ def check_stream_options(body: Sampling) -> None:
     """Raises ApiError where there are options for a stream and no stream."""
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options is only allowed with stream: true", "stream_options")
+
+
+def check_choices(service: Service, body: Sampling, num_prompts: int) -> None:
+    """Raises ApiError 400 for more choices than may be: before there is any work for each of them."""
+    n, most = body.n or 1, service.config.scheduler.max_num_seqs
+    if n > most:
+        raise invalid(f"n is {n}, and at most {most} choices run at once (--max-num-seqs)", "n", "too_many_choices")
+    if n * num_prompts > MAX_CHOICES:
+        message = f"n is {n} for each of {num_prompts} prompts; at most {MAX_CHOICES} choices in all are allowed"
+        raise invalid(message, "n", "too_many_choices")
 
 
 def truncated(service: Service, body: Sampling, prompt: Prompt, asked: Asked) -> Prompt:
