@@ -24,6 +24,7 @@ import uvicorn
 from octavo.config.schema import ServerConfig
 from octavo.engine.client import CannotStart, EngineClient, EngineDead
 from octavo.server.app import App
+from octavo.server.connection import Connection
 from octavo.server.openai.errors import engine_dead
 
 log = logging.getLogger(__name__)
@@ -194,7 +195,7 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
     settings = uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,
