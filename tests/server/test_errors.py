@@ -64,6 +64,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"suffix": "end"}, "suffix"),
+        ({"request_id": "x" * 129}, "request_id"),
         ({"model": 5}, "model"),
         ({"prompt": 5}, "prompt"),
         ({"prompt": None}, "prompt"),
@@ -145,6 +146,15 @@ def test_choices_are_counted_before_there_is_work_for_any(site: Site) -> None:
             error = error_of(site.complete(prompt, n=n))
             assert (error["param"], error["code"]) == ("n", "too_many_choices")
     assert error_of(site.chat("a" * 400, n=65))["code"] == "too_many_choices"
+
+
+def test_nothing_of_a_request_makes_its_stream_long(site: Site) -> None:
+    """Each text that may be as long as a body: no chunk repeats it."""
+    long, usual = "x" * 5000, {"prompt": "the an in", "stream": True, "max_tokens": 20, "ignore_eos": True, "seed": 1}
+    for name, field in CompletionRequest.model_fields.items():
+        if "str" in str(field.annotation) and name != "prompt":
+            response = site.post("/v1/completions", {**usual, name: {"a": long} if name == "metadata" else long})
+            assert len(response.content) < 20_000, name
 
 
 def test_an_unknown_model_is_not_found(site: Site) -> None:

@@ -145,7 +145,9 @@ class Sampling(Body):
     truncate_prompt_tokens: int | None = optional("Keep only this many tokens, the last; -1: as many as fit.")
     return_token_ids: bool | None = optional("Also answer prompt_token_ids and token_ids.")
     return_tokens_as_token_ids: bool | None = optional("Write tokens in logprobs as `token_id:N`.")
-    request_id: str | None = optional("Becomes part of the answer's id.")
+    request_id: str | None = Field(
+        default=None, max_length=128, description="Becomes part of the answer's id, which is in each chunk of a stream."
+    )
     user: str | None = optional("No effect: nothing is recorded about users.")
     metadata: dict[str, Any] | None = optional("No effect: nothing is stored.")
     safety_identifier: str | None = optional("No effect: nothing is recorded about users.")
@@ -230,6 +232,8 @@ def _explain(error: ValidationError) -> ApiError:
         return ApiError(400, f"{param} is not a known field", param=param, code="unknown_parameter")
     if first["type"] == "allowed":
         message = f"{param} must be {context['allowed']}, got {context['value']}"
+    elif first["type"] == "string_too_long":
+        message = f"{param} must be a string of at most {context['max_length']} characters, got {len(value)}"
     elif first["type"] in _ALLOWED:
         message = f"{param} must be {_ALLOWED[first['type']]}, got {kind_of(value)}: {shown(value)}"
     else:
