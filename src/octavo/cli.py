@@ -4,7 +4,9 @@ Knows what each command is called and takes; what it does is in `octavo.tools`, 
 """
 
 import argparse
+import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -153,10 +155,9 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status. Nothing that a user did wrong gives a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
-        status = _dispatch(words)
-        sys.stdout.flush()
-        return status
+        return _flushed(words)
     except _refusals() as error:
         return _complain(f"cannot start: {error}", USAGE, words[0])
     except _expected() as error:
@@ -165,9 +166,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at exit
-        return FAILED
+        return FAILED if error.errno == errno.EPIPE else _complain(f"cannot write: {error.strerror}", FAILED)
+
+
+def _flushed(words: list[str]) -> int:
+    try:
+        return _dispatch(words)
+    finally:
+        sys.stdout.flush()
+
+
+_CANNOT_WRITE = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""What is wrong with standard output where it takes no more."""
+
+
+def _open_streams() -> None:
+    """Makes the standard streams usable: a closed one reads as empty, or refuses what is written; none stops at a text.
+
+    A closed one keeps its number, too: the next file to be opened would be the one that others write to.
+    """
+    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, closefd=False))
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 class UsageError(ValueError):
@@ -184,6 +211,7 @@ _EXPECTED = {
     "octavo.server.lifecycle": "CannotListen",
     "octavo.text.chat": "TemplateError",
     "octavo.tools.partner": "AnswerRefused",
+    "octavo.tools.terminal": "NotText",
 }
 """What a user can cause. Looked up when something was raised: a module that is not loaded raised nothing."""
 _REFUSALS = {"octavo.engine.client": "CannotStart"}

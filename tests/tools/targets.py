@@ -16,3 +16,7 @@ def refused(_: Resolved, __: argparse.Namespace) -> int:
 
 def buggy(_: Resolved, __: argparse.Namespace) -> int:
     raise ValueError("a bug")
+
+
+def lost(_: Resolved, __: argparse.Namespace) -> int:
+    raise FileNotFoundError(2, "No such file or directory", "x")

@@ -194,3 +194,40 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
         command = [sys.executable, "-m", "octavo", "config"]
         ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stderr) == (cli.FAILED, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--help"], ["config"], ["config", "--json"], ["pull", "--list"]], ids=" ".join)
+def test_an_output_that_takes_nothing_is_one_line(words: list[str], unbuffered: str) -> None:
+    for redirected, reason in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+        ended = subprocess.run(
+            ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "octavo", *words],
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (cli.FAILED, f"octavo: cannot write: {reason}\n")
+
+
+def test_other_errors_of_the_system_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "x", Command(help="", run="tests.tools.targets:lost"))
+    with pytest.raises(FileNotFoundError):
+        main(["x"])
+
+
+def test_closed_streams_stay_closed_and_hurt_nothing() -> None:
+    """A file that is opened later must not become standard output."""
+    command = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-m", "octavo", "config"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    assert ended.returncode == 0 and ended.stdout.startswith(b"model\n")
+
+
+def test_a_name_that_is_not_utf8_is_shown_in_escapes() -> None:
+    name = "caf\udce9.gguf"
+    command = [sys.executable, "-m", "octavo", "config", name]
+    settings = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    plain = subprocess.run(command, capture_output=True, env=settings, check=True).stdout
+    machine = subprocess.run([*command, "--json"], capture_output=True, env=settings, check=True).stdout
+    assert rb"caf\udce9.gguf" in plain
+    assert name in [row["value"] for row in json.loads(machine)]

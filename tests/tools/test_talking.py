@@ -117,6 +117,9 @@ def test_a_pipe_is_read_and_a_cut_answer_is_said_to_be_cut(tiny_gguf: Path) -> N
     [
         ([], "there is no prompt"),
         (["x " * 300], "context of 256"),
+        (["x " * 60_000], "at least"),
+        (["caf\udce9"], "the prompt is not UTF-8: byte 0xE9 after 'caf'"),
+        (["hi", "--system", "\udcff"], "--system is not UTF-8: byte 0xFF after ''"),
         (["hi", "--model", "none.gguf"], "none.gguf"),
         (["hi", "--chat-template", "none.jinja"], "none.jinja"),
         (["hi", "--chat-template", "{{ raise_exception('no') }}"], "no"),
@@ -127,6 +130,29 @@ def test_what_cannot_be_answered(words: list[str], message: str, tiny_gguf: Path
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("octavo: ") and captured.err.count("\n") == 1 and message in captured.err
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+@pytest.mark.parametrize("raw", [(), ("--raw",)])
+def test_a_pipe_that_is_not_utf8_is_one_line(errors: str, raw: tuple[str, ...], tiny_gguf: Path) -> None:
+    command = [sys.executable, "-m", "octavo", "run", *SMALL, "--model", str(tiny_gguf), *raw]
+    settings = {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}
+    ended = subprocess.run(command, input=b"caf\xe9 ", capture_output=True, env=settings, check=False)
+    message = b"octavo: the prompt is not UTF-8: byte 0xE9 after 'caf'\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (USAGE, b"", message)
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_chat_goes_on_after_a_line_that_is_not_utf8(
+    errors: str, tiny_gguf: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["chat", str(tiny_gguf), *SMALL, "--temperature", "0", "--max-tokens", "6"]
+    printed: list[str] = []
+    for typed in (b"one\ntwo\n", b"one\ncaf\xe9\n/\xe9\ntwo\n"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8", errors=errors))
+        assert main(words) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] and printed[0]
 
 
 @pytest.mark.parametrize("command", [["run", "hi"], ["chat"]])

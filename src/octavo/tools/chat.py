@@ -11,7 +11,7 @@ from octavo.config.values import did_you_mean
 from octavo.core.sampling import SamplingParams
 from octavo.engine.outputs import GenerationError, RequestOutput
 from octavo.tools.partner import AnswerRefused, Message, Partner, open_partner, sampling_params
-from octavo.tools.terminal import Show, write
+from octavo.tools.terminal import NotText, Show, check_text, write
 
 
 @dataclass(slots=True)
@@ -32,6 +32,7 @@ class Conversation:
 
 def main(resolved: Resolved, options: argparse.Namespace) -> int:
     params = sampling_params(options, temperature=0.7, top_p=0.95)
+    check_text(options.system or "", "--system")
     conversation = Conversation(options.system or "")
     with open_partner(resolved.config) as (partner, facts):
         if sys.stdin.isatty():
@@ -48,11 +49,23 @@ Painter = Callable[[], contextlib.AbstractContextManager[Show]]
 def talk(partner: Partner, conversation: Conversation, params: SamplingParams, painter: Painter) -> None:
     """Reads lines and answers them until /exit or the end of the input."""
     for line in lines():
+        if not readable(line):
+            continue
         if line.startswith("/"):
             if obey(line, conversation):
                 return
         elif line.strip():
             answer(partner, conversation, line, params, painter)
+
+
+def readable(line: str) -> bool:
+    """Is it text? Says so where it is not."""
+    try:
+        check_text(line, "this line")
+    except NotText as error:
+        print(f"octavo: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def answer(

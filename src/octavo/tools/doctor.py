@@ -20,6 +20,7 @@ from octavo.config import Config
 from octavo.config.machine import available_memory_bytes, gib, usable_cpus
 from octavo.config.sources import Resolved
 from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model
+from octavo.tools.terminal import to_json
 
 OLDEST_PYTHON = (3, 11)
 
@@ -71,7 +72,7 @@ def as_text(findings: Mapping[str, Finding]) -> str:
 
 def as_json(findings: Mapping[str, Finding]) -> str:
     rows = [{"check": name, **msgspec.to_builtins(finding)} for name, finding in findings.items()]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+    return to_json(rows, indent=2)
 
 
 def check_python(_: Config) -> Finding:

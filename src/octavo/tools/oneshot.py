@@ -6,13 +6,11 @@ import stat
 import sys
 from typing import TextIO
 
-import msgspec
-
 from octavo.config.sources import Resolved
 from octavo.engine.client import EngineFacts
 from octavo.engine.outputs import RequestOutput
 from octavo.tools.partner import AnswerRefused, Message, open_partner, sampling_params
-from octavo.tools.terminal import ignore, write
+from octavo.tools.terminal import check_text, ignore, to_json, write
 
 INTERRUPTED = 130
 
@@ -22,6 +20,8 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
     prompt = full_prompt(options.prompt, sys.stdin)
     if not prompt.strip():
         raise AnswerRefused('there is no prompt: octavo run "PROMPT", or pipe one in')
+    check_text(prompt, "the prompt")
+    check_text(options.system or "", "--system")
     params = sampling_params(options, temperature=0.0)
     show = ignore if options.json else write
     with open_partner(resolved.config) as (partner, facts):
@@ -73,4 +73,4 @@ def summary(output: RequestOutput, facts: EngineFacts) -> str:
         "cached_tokens": output.num_cached_tokens,
     }
     answer = {"model": facts.model, "text": choice.text, "finish_reason": choice.finish_reason, "usage": usage}
-    return msgspec.json.encode(answer).decode()
+    return to_json(answer)

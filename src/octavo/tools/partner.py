@@ -18,8 +18,8 @@ from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.client import EngineClient, EngineFacts
 from octavo.engine.outputs import Gathering, RequestOutput
-from octavo.text.chat import ChatTemplate, encode_chat
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.chat import ChatTemplate, TemplateError, encode_chat
+from octavo.text.tokenizer import Tokenizer, TooLong
 from octavo.tools.pull import fetch
 from octavo.tools.terminal import Show, ignore, status_line
 
@@ -33,6 +33,15 @@ Message = dict[str, str]
 
 class AnswerRefused(ValueError):
     """The engine cannot serve this prompt or these parameters."""
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What a template or the length of a text says against it, as AnswerRefused."""
+    try:
+        yield
+    except (TemplateError, TooLong) as error:
+        raise AnswerRefused(str(error)) from error
 
 
 def sampling_params(options: argparse.Namespace, **defaults: Any) -> SamplingParams:
@@ -54,6 +63,7 @@ class Partner:
         self._random = random.Random(seed)
         self._numbers = itertools.count()
         self._runner = asyncio.Runner()
+        self._context: int | None = None
 
     def __enter__(self) -> "Partner":
         self._runner.__enter__()
@@ -65,7 +75,9 @@ class Partner:
 
     def wait_ready(self, show: Show = ignore) -> EngineFacts:
         """Waits for the engine; `show` is told what it does meanwhile. Raises CannotStart, EngineDead."""
-        return self._runner.run(_ready(self._client, show))
+        facts = self._runner.run(_ready(self._client, show))
+        self._context = facts.capacity.max_model_len
+        return facts
 
     def answer(self, messages: Sequence[Message], params: SamplingParams, show: Show) -> RequestOutput:
         """The answer to a conversation; `show` gets it piece by piece. Ctrl-C ends the answer, not the program.
@@ -74,11 +86,15 @@ class Partner:
         """
         if self._template is None:
             raise AnswerRefused("this model has no chat template: give one with --chat-template, or use `run --raw`")
-        return self._generate(encode_chat(self._tokenizer, self._template, messages), params, show)
+        with _refusing():
+            ids = encode_chat(self._tokenizer, self._template, messages, at_most=self._context)
+        return self._generate(ids, params, show)
 
     def complete(self, text: str, params: SamplingParams, show: Show) -> RequestOutput:
         """The text's continuation; as `answer` otherwise."""
-        return self._generate(self._tokenizer.encode(text), params, show)
+        with _refusing():
+            ids = self._tokenizer.encode(text, at_most=self._context)
+        return self._generate(ids, params, show)
 
     def _generate(self, prompt: Sequence[int], params: SamplingParams, show: Show) -> RequestOutput:
         seed = self._random.getrandbits(64) if params.seed is None else params.seed % 2**64

@@ -5,10 +5,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from octavo.config.schema import Setting, settings
 from octavo.config.sources import Resolved
+from octavo.tools.terminal import to_json
 
 
 def main(resolved: Resolved, options: argparse.Namespace) -> int:
@@ -39,7 +38,7 @@ def as_json(resolved: Resolved) -> str:
         }
         for setting in settings().values()
     ]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+    return to_json(rows, indent=2)
 
 
 def value_of(resolved: Resolved, setting: Setting) -> Any:

@@ -1,8 +1,12 @@
 """Standard output for answers, standard error for what else a person should see."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
 
 Show = Callable[[str], None]
 """Given text that is to appear."""
@@ -12,6 +16,24 @@ def write(text: str) -> None:
     """Prints `text` now, as it is."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """As JSON. A path that is not UTF-8 stays one, with escapes once it is written."""
+    return json.dumps(msgspec.to_builtins(value), ensure_ascii=False, indent=indent)
+
+
+class NotText(ValueError):
+    """Input that is not UTF-8."""
+
+
+def check_text(text: str, what: str) -> None:
+    """Raises NotText where `text` was made of bytes that are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) - 0xDC00
+        raise NotText(f"{what} is not UTF-8: byte 0x{byte:02X} after {text[: error.start][-20:]!r}") from None
 
 
 def ignore(_: str) -> None:
