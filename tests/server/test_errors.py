@@ -139,6 +139,14 @@ def test_too_long_says_the_numbers(site: Site) -> None:
     assert error_of(site.chat("a" * 400))["code"] == "context_length_exceeded"
 
 
+def test_a_prompt_that_fills_the_context_cannot_be_scored_and_is_told_why(site: Site) -> None:
+    asked: dict[str, Any] = {"echo": True, "max_tokens": 0, "logprobs": 1}
+    error = error_of(site.complete([[70] * 256], **asked))
+    assert error["code"] == "context_length_exceeded" and "room for 1 more" in error["message"]
+    scored = site.complete([[70] * 255], **asked).json()["choices"][0]
+    assert len(scored["logprobs"]["token_logprobs"]) == 255
+
+
 def test_choices_are_counted_before_there_is_work_for_any(site: Site) -> None:
     """Prompts that are refused when they are looked at show that they were not."""
     for prompt in ([[10**6]] * 2048, ["a" * 400] * 2048, [[70] * 300] * 2048):

@@ -31,14 +31,19 @@ class Asked:
         return room if self.max_tokens is None else min(self.max_tokens, room)
 
     def _too_long(self, prompt_len: int, max_model_len: int, param: str) -> ApiError:
-        wish = f"{self.max_tokens} for the answer were asked for" if self.explicit else "an answer needs 1 or more"
         return ApiError(
             400,
-            f"the prompt has {prompt_len} tokens and {wish}, but the context holds {max_model_len} "
+            f"the prompt has {prompt_len} tokens and {self._wish}, but the context holds {max_model_len} "
             f"(--max-model-len); truncate_prompt_tokens cuts the prompt",
             param=param,
             code="context_length_exceeded",
         )
+
+    @property
+    def _wish(self) -> str:
+        if self.prompt_only:
+            return "needs room for 1 more even where none is to be answered, since the engine computes one"
+        return f"{self.max_tokens} for the answer were asked for" if self.explicit else "an answer needs 1 or more"
 
 
 def asked_length(body: Sampling, default: int | None) -> Asked:
