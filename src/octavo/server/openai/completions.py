@@ -26,11 +26,17 @@ async def complete(service: Service, exchange: Exchange) -> None:
     report_unknown(exchange, check_known(body))
     service.check_model(body.model)
     check_stream_options(body)
+    _check_number(len(body.prompt))
     check_choices(service, body, len(body.prompt))
     asked = asked_length(body, DEFAULT_MAX_TOKENS)
     prompts = await _prompts(service, body, asked)
     job = make_job(service, exchange, body, prompts, asked, _scores(body))
     await respond(exchange, body, job, CompletionShape(service, body, job, prompts))
+
+
+def _check_number(num_prompts: int) -> None:
+    if num_prompts > MAX_PROMPTS:
+        raise invalid(f"prompt has {num_prompts} prompts, at most {MAX_PROMPTS} are allowed", "prompt")
 
 
 def _scores(body: CompletionRequest) -> Scores:
@@ -42,16 +48,15 @@ def _scores(body: CompletionRequest) -> Scores:
 
 
 async def _prompts(service: Service, body: CompletionRequest, asked: Asked) -> list[Prompt]:
-    """The prompts as ids. Raises ApiError 400 for an empty one, too many of them, or an id outside the vocabulary."""
+    """The prompts as ids. Raises ApiError 400 for an empty one, or an id outside the vocabulary."""
     given = body.prompt
-    if len(given) > MAX_PROMPTS:
-        raise invalid(f"prompt has {len(given)} prompts, at most {MAX_PROMPTS} are allowed", "prompt")
-    if isinstance(given[0], str):
-        texts = [text for text in given if isinstance(text, str)]
-        size = sum(map(len, texts))
-        prompts = await service.off_loop(size, lambda: [_from_text(service, body, text) for text in texts])
-    else:
-        prompts = [_from_ids(service, ids) for ids in given if not isinstance(ids, str)]
+
+    def encoded() -> list[Prompt]:
+        return [
+            _from_text(service, body, each) if isinstance(each, str) else _from_ids(service, each) for each in given
+        ]
+
+    prompts = await service.off_loop(sum(map(len, given)), encoded)
     return [truncated(service, body, prompt, asked) for prompt in prompts]
 
 

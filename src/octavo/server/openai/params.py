@@ -78,6 +78,14 @@ _SAME = (
 """Fields that SamplingParams has under the same name and with the same meaning."""
 
 
+def check_number_of_ids(body: Sampling, vocab_size: int) -> None:
+    """Raises ApiError 400 for a list of more token ids than there are: before anything is done with each."""
+    for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
+        count = len(getattr(body, name) or ())
+        if count > vocab_size:
+            raise invalid(f"{name} has {count} token ids, but the vocabulary has {vocab_size}", name)
+
+
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Which logprobs are computed, and the field that asked for those of the answer."""
@@ -91,6 +99,7 @@ def sampling_params(
     body: Sampling, max_tokens: int, vocab_size: int, eos_token_ids: Sequence[int], scores: Scores
 ) -> SamplingParams:
     """Raises ApiError 400 that names the field for whatever is outside its range or outside the vocabulary."""
+    check_number_of_ids(body, vocab_size)
     given = {name: getattr(body, name) for name in _SAME}
     fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     fields |= {"max_tokens": max_tokens, "logprobs": scores.logprobs, "prompt_logprobs": scores.prompt_logprobs}
