@@ -149,6 +149,10 @@ def test_what_kubernetes_sets_for_a_service_is_left_alone() -> None:
         ("port: [1]\n", "port must be a whole number"),
         ("port:\n", "port must be a whole number"),
         ("max_num_seqs: 1\nmax-num-seqs: 2\n", "given twice"),
+        ("port: 1\nhost: x\nport: 2\n", "port is given twice, in lines 1 and 3"),
+        ('port: 1\n"port": 1\n', "port is given twice, in lines 1 and 2"),
+        ("prot: 1\nprot: 1\n", "prot is given twice"),
+        ("{port: 1, port: 2}\n", "port is given twice"),
         ("1: 2\n", "unknown key '1'"),
     ],
 )

@@ -134,7 +134,9 @@ def read_yaml(file: Path) -> dict[Any, Any]:
     import yaml
 
     try:
-        content: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content: Any = yaml.safe_load(text)
+        _check_keys(file, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     except OSError as error:
         raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -144,6 +146,16 @@ def read_yaml(file: Path) -> dict[Any, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{file} must have lines like `max-model-len: 4096`, got {type(content).__name__}")
     return cast(dict[Any, Any], content)
+
+
+def _check_keys(file: Path, node: Any) -> None:
+    """Raises ConfigError for a key that is there twice: YAML's reader silently takes the last one."""
+    lines: dict[str, int] = {}
+    for key, _ in node.value if node is not None and node.id == "mapping" else ():
+        line = key.start_mark.line + 1
+        if str(key.value) in lines:
+            raise ConfigError(f"{file}: {key.value} is given twice, in lines {lines[str(key.value)]} and {line}")
+        lines[str(key.value)] = line
 
 
 def environment_path(name: str) -> Path | None:
