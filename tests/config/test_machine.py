@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from octavo.config.machine import available_memory_bytes, usable_cpus
+from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
 
 GIB = 2**30
 MEMINFO = "MemTotal:       33554432 kB\nMemFree:         1048576 kB\nMemAvailable:   16777216 kB\n"
@@ -94,7 +94,7 @@ def test_this_machine_gives_at_least_one_cpu_and_some_memory() -> None:
         (
             v2("", memory_max=f"{GIB}", memory_current=f"{2 * GIB}"),
             0,
-            "the cgroup memory limit leaves 0.00 GiB (MemAvailable is 16.00 GiB)",
+            "the cgroup memory limit leaves 0 bytes (MemAvailable is 16.00 GiB)",
         ),
         (
             {
@@ -122,3 +122,11 @@ def test_odd_kernel_files_never_raise(tmp_path: Path, groups: str, limit: str) -
     root = plant(tmp_path, files | {"sys/fs/cgroup/memory.max": limit, "sys/fs/cgroup/memory.current": limit})
     assert 1 <= usable_cpus(root, affinity=4)[0] <= 4
     assert available_memory_bytes(root)[0] >= 0
+
+
+@given(st.integers(1, 2**50))
+def test_a_size_never_reads_as_nothing_and_is_right_to_its_last_digit(size: int) -> None:
+    number, unit = readable_bytes(size).replace(",", "").split()
+    scale = {"GiB": GIB, "MiB": 2**20, "bytes": 1}[unit]
+    assert float(number) > 0
+    assert abs(float(number) * scale - size) <= (0 if scale == 1 else 0.0050001 * scale)

@@ -114,7 +114,8 @@ def test_a_context_that_does_not_fit_is_lowered_aloud():
     [
         ({"max_model_len": 9000}, ("9000", "8192 positions")),
         ({"max_model_len": 4096, "num_blocks": 10}, ("4096 tokens", "256 KV blocks", "are 10", "160 or less")),
-        ({"kv_cache_memory_bytes": 1000}, ("a single KV block", "kv_cache_memory_bytes")),
+        ({"kv_cache_memory_bytes": 1000}, ("a single KV block of 0.35 MiB.", "kv_cache_memory_bytes")),
+        ({"kv_cache_memory_bytes": 9, "block_size": 1, "kv_bytes_per_token": 64}, ("a single KV block of 64 bytes.",)),
         ({"weight_bytes": 9 * GIB}, ("a single KV block", "90%", "7.20 GiB", "9.00 GiB")),
     ],
 )

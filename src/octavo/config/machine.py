@@ -28,13 +28,16 @@ def available_memory_bytes(root: Path = _SYSTEM) -> tuple[int, str]:
     free = _mem_available(root)
     left = min(_cgroup_memory_left(root), default=None)
     if left is None or left >= free:
-        return free, f"MemAvailable is {gib(free)}"
-    return left, f"the cgroup memory limit leaves {gib(left)} (MemAvailable is {gib(free)})"
+        return free, f"MemAvailable is {readable_bytes(free)}"
+    return left, f"the cgroup memory limit leaves {readable_bytes(left)} (MemAvailable is {readable_bytes(free)})"
 
 
-def gib(num_bytes: int) -> str:
-    """Bytes for people: `1.50 GiB`."""
-    return f"{num_bytes / 2**30:.2f} GiB"
+def readable_bytes(num_bytes: int) -> str:
+    """Bytes for people, in the largest unit that leaves something of them: `1.50 GiB`, `0.02 MiB`, `640 bytes`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if abs(num_bytes) >= size / 100:
+            return f"{num_bytes / size:.2f} {unit}"
+    return f"{num_bytes:,} bytes"
 
 
 def _affinity() -> int:

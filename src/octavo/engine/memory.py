@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from octavo.config.machine import gib
+from octavo.config.machine import readable_bytes
 
 
 class MemoryPlanError(ValueError):
@@ -88,14 +88,14 @@ def _num_blocks(demand: Demand) -> tuple[int, str]:
 def _too_small(demand: Demand, num_blocks: int) -> str:
     if num_blocks < 1:
         return (
-            f"there is no room for a single KV block of {gib(demand.block_bytes)}{_share(demand)}. "
+            f"there is no room for a single KV block of {readable_bytes(demand.block_bytes)}{_share(demand)}. "
             f"Raise kv_cache_memory_bytes or gpu_memory_utilization, or free memory"
         )
     wanted = demand.blocks_for(demand.wanted_len)
     return (
         f"a context of {demand.wanted_len} tokens needs {wanted} KV blocks of {demand.block_size} tokens "
-        f"({gib(wanted * demand.block_bytes)}), but there are {num_blocks} "
-        f"({gib(num_blocks * demand.block_bytes)}){_share(demand)}. "
+        f"({readable_bytes(wanted * demand.block_bytes)}), but there are {num_blocks} "
+        f"({readable_bytes(num_blocks * demand.block_bytes)}){_share(demand)}. "
         f"Lower max_model_len to {num_blocks * demand.block_size} or less, "
         f"or raise num_blocks, kv_cache_memory_bytes or gpu_memory_utilization"
     )
@@ -105,10 +105,10 @@ def _share(demand: Demand) -> str:
     """How the memory share came about, where it decided."""
     if demand.num_blocks is not None or demand.kv_cache_memory_bytes is not None:
         return ""
-    share = gib(int(demand.available_bytes * demand.utilization))
+    share = readable_bytes(int(demand.available_bytes * demand.utilization))
     return (
         f"; {demand.utilization:.0%} of the available memory ({demand.available_reason}) is {share}, "
-        f"the weights take {gib(demand.weight_bytes)}"
+        f"the weights take {readable_bytes(demand.weight_bytes)}"
     )
 
 
@@ -116,11 +116,11 @@ def _report(demand: Demand, num_blocks: int, max_model_len: int, why: str) -> tu
     kv_bytes = num_blocks * demand.block_bytes
     concurrency = num_blocks / demand.blocks_for(max_model_len)
     lines = [
-        f"memory: {gib(demand.available_bytes)} available ({demand.available_reason}), "
+        f"memory: {readable_bytes(demand.available_bytes)} available ({demand.available_reason}), "
         f"{demand.utilization:.0%} of it may be used",
-        f"weights: {gib(demand.weight_bytes)}",
+        f"weights: {readable_bytes(demand.weight_bytes)}",
         f"KV cache: {demand.kv_bytes_per_token:,} bytes a token; {num_blocks:,} blocks of {demand.block_size} = "
-        f"{num_blocks * demand.block_size:,} tokens = {gib(kv_bytes)} ({why})",
+        f"{num_blocks * demand.block_size:,} tokens = {readable_bytes(kv_bytes)} ({why})",
         f"context: {max_model_len:,} tokens; {concurrency:.1f} requests at full context fit at once",
     ]
     if max_model_len < demand.wanted_len:

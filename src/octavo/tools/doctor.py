@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from octavo.config import Config
-from octavo.config.machine import available_memory_bytes, gib, usable_cpus
+from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
 from octavo.config.sources import Resolved
 from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model
 from octavo.tools.terminal import to_json
@@ -123,7 +123,8 @@ def check_memory(config: Config) -> Finding:
     """How much memory is there for weights and KV?"""
     available, reason = available_memory_bytes()
     share = config.cache.gpu_memory_utilization
-    text = f"{gib(available)} available, {share:.0%} of it may be used: {gib(int(available * share))}"
+    usable = readable_bytes(int(available * share))
+    text = f"{readable_bytes(available)} available, {share:.0%} of it may be used: {usable}"
     return Finding(State.OK, text, (reason,))
 
 
