@@ -1,6 +1,7 @@
 """Checkpoints from both formats: the same weights in canonical order, the same spec, and clear refusals."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,14 @@ def test_a_folder_of_gguf_files_says_what_to_open(tmp_path: Path) -> None:
     write_gguf(make_tiny(), tmp_path / "a.gguf")
     with pytest.raises(LoadError, match=r"without config\.json; give the path of a GGUF file in it: a\.gguf"):
         open_checkpoint(tmp_path)
+
+
+def test_what_is_neither_file_nor_folder_is_called_so(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path(os.devnull)):
+        with pytest.raises(LoadError, match="neither a file nor a folder") as caught:
+            open_checkpoint(path)
+        assert str(caught.value).count(str(path)) == 1
 
 
 def test_nothing_at_the_path(tmp_path: Path) -> None:

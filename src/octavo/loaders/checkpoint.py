@@ -21,11 +21,16 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         from octavo.loaders.gguf_checkpoint import open_gguf
 
         return open_gguf(path)
+    if kind == "special":
+        raise bad_file(path, "this is a device, a pipe or a socket, neither a file nor a folder")
     raise bad_file(path, "there is no such file or folder")
 
 
 def _kind(path: Path) -> str | None:
+    """What lies there; None where nothing does."""
     try:
-        return "folder" if path.is_dir() else "file" if path.is_file() else None
+        if not path.exists():
+            return None
+        return "folder" if path.is_dir() else "file" if path.is_file() else "special"
     except (OSError, ValueError) as error:
         raise bad_file(path, str(error)) from None
