@@ -241,8 +241,14 @@ def test_a_streamed_request_is_refused_before_the_stream(site: Site) -> None:
         error_of(response)
 
 
+ODD = [10**400, -(10**400), 2**63, 2**64, 1e308, 5e-324, -0.0, "\0", "\ud7ff\ue000", "\u2028", "x" * 300, "1" * 30]
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(ODD),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
@@ -343,7 +349,7 @@ def test_the_depth_that_is_allowed(site: Site) -> None:
 
 messages = st.lists(
     st.dictionaries(
-        st.sampled_from(["role", "content", "name", "tool_calls", "tool_call_id"]),
+        st.sampled_from(["role", "content", "name", "tool_calls", "tool_call_id", "refusal", "function_call", "zz"]),
         st.sampled_from(["user", "assistant", "tool"]) | values,
         max_size=4,
     ),
