@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from octavo import LLM, SamplingParams
@@ -55,6 +56,16 @@ def test_prompts_come_in_four_shapes(llm):
         tuple(together[0].outputs[0].token_ids)
     }
     assert [output.prompt for output in together] == [SEA, None, SEA, None]
+
+
+def test_integers_of_any_kind_are_token_ids(llm):
+    ids = llm.get_tokenizer().encode(SEA)
+    array = np.array(ids, dtype=np.int32)
+    shapes = [array, [array], list(array), tuple(ids), {"prompt_token_ids": array}, np.array([ids]), (n for n in ids)]
+    for shape in shapes:
+        (output,) = ask(llm, shape)
+        assert output.prompt_token_ids == ids and all(type(token) is int for token in output.prompt_token_ids)
+        assert output.outputs[0].token_ids == ask(llm, SEA)[0].outputs[0].token_ids
 
 
 def test_outputs_are_in_the_order_of_the_prompts_whatever_ends_first(llm):
@@ -183,6 +194,47 @@ def test_what_makes_no_sense_is_refused(llm):
     with pytest.raises(ParameterError, match="stop_token_ids"):
         ask(llm, SEA, SamplingParams(stop_token_ids=[10**6]))
     assert ask(llm, []) == []
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        *(None, 5, 1.5, True, b"abc", bytearray(b"a"), [None], [5, "a"], [[5, True]], [b"abc"]),
+        *({"prompt_token_ids": "abc"}, {"prompt_token_ids": b"abc"}, {"prompt_token_ids": 5}, {"prompt": None}),
+        *(np.array([1.5]), np.array(5), np.array([True]), ["a", {}], [{"a"}]),
+    ],
+    ids=repr,
+)
+def test_what_is_no_prompt_is_refused_with_what_is_one(llm, prompts):
+    with pytest.raises(
+        ValueError, match=r"(a prompt is text.*|a prompt mapping must have )'prompt' or 'prompt_token_ids'"
+    ):
+        ask(llm, prompts)
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [None], [GREEDY, {}], 5, "greedy", [[GREEDY]]], ids=repr)
+def test_what_are_no_sampling_params_is_refused(llm, params):
+    with pytest.raises(
+        ValueError, match="sampling_params is a SamplingParams, or a list with one for each prompt, got "
+    ):
+        ask(llm, [SEA] * 2 if isinstance(params, list) and len(params) == 2 else SEA, params)
+
+
+@pytest.mark.parametrize("messages", [None, 5, b"hi"])
+def test_what_are_no_messages_is_refused(llm, messages):
+    with pytest.raises(ValueError, match="objects with 'role' and 'content'"):
+        llm.chat(messages, GREEDY, use_tqdm=False)
+
+
+def test_a_closed_llm_says_so(default_model, caplog):
+    llm = LLM(default_model, num_blocks=8, max_model_len=64)
+    assert ask(llm, SEA)[0].finished
+    for _ in range(2):
+        llm.close()
+    for call in (lambda: ask(llm, SEA), lambda: ask(llm, []), lambda: llm.chat(FRANCE, GREEDY, use_tqdm=False)):
+        with pytest.raises(RuntimeError, match=r"^this LLM is closed$"):
+            call()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_progress_bar_can_be_shown(llm, capsys):

@@ -1,7 +1,9 @@
 """The offline engine: prompts in, outputs out, in this process, in the shape of vLLM's LLM."""
 
 import contextlib
+import operator
 import random
+import reprlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +49,7 @@ class OfflineEngine:
         self._loop = EngineLoop(replica.scheduler, replica.backend)
         self._count = 0
         self._turn = threading.Lock()
+        self._closed = False
         self._context = replica.facts.capacity.max_model_len
 
     def generate(
@@ -59,8 +62,9 @@ class OfflineEngine:
         """Continues each prompt; the outputs are in the order of the prompts.
 
         One SamplingParams for all prompts, or one for each. Raises ValueError for a prompt or parameter that can never
-        be served; then nothing is generated.
+        be served; then nothing is generated. Raises RuntimeError once this is closed.
         """
+        self._check_open()
         texts = [self._tokenized(prompt) for prompt in _listed(prompts)]
         return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
 
@@ -79,6 +83,7 @@ class OfflineEngine:
         """Answers each conversation; as `generate` otherwise. `messages` is one conversation, or a list of them."""
         from octavo.text.chat import encode_chat
 
+        self._check_open()
         template = self._chosen_template(chat_template)
         variables: dict[str, Any] = {
             "add_generation_prompt": add_generation_prompt,
@@ -101,8 +106,15 @@ class OfflineEngine:
         return SamplingParams()
 
     def close(self) -> None:
-        """Gives back memory and threads; nothing can be generated after that."""
-        self._replica.backend.close()
+        """Gives back memory and threads, after what other threads generate; nothing can be generated after that."""
+        with self._turn:
+            if not self._closed:
+                self._closed = True
+                self._replica.backend.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this LLM is closed")
 
     def __enter__(self) -> "OfflineEngine":
         return self
@@ -116,6 +128,7 @@ class OfflineEngine:
         for one in params:
             check_token_ids(one, self._replica.facts.capacity.vocab_size)
         with self._turn:
+            self._check_open()
             requests = [self._request(text, one) for text, one in zip(texts, params, strict=True)]
             gatherings = [
                 Gathering(request, text.text, self._tokenizer) for request, text in zip(requests, texts, strict=True)
@@ -141,14 +154,15 @@ class OfflineEngine:
 
     def _tokenized(self, prompt: Prompt) -> _Text:
         if isinstance(prompt, str):
-            return _Text(prompt, tuple(self._tokenizer.encode(prompt, parse_special=True, at_most=self._context)))
+            ids = self._tokenizer.encode(prompt, parse_special=True, at_most=self._context)
+            return _Text(prompt, tuple(ids))
         if not isinstance(prompt, Mapping):
             return _Text(None, _checked_ids(prompt))
         if prompt.get("prompt_token_ids") is not None:
             return _Text(prompt.get("prompt"), _checked_ids(prompt["prompt_token_ids"]))
         if isinstance(prompt.get("prompt"), str):
             return self._tokenized(prompt["prompt"])
-        raise ValueError(f"a prompt mapping must have 'prompt' or 'prompt_token_ids', got the keys {sorted(prompt)}")
+        raise ValueError(f"a prompt mapping must have 'prompt' or 'prompt_token_ids', got {reprlib.repr(dict(prompt))}")
 
     def _chosen_template(self, source: str | None) -> "ChatTemplate":
         from octavo.text.chat import ChatTemplate
@@ -223,29 +237,61 @@ def _progress(total: int) -> Iterator[Seen]:
         yield lambda more: bar.advance(task, more)
 
 
+_SHAPES = "text, a list of token ids, or a mapping with 'prompt' or 'prompt_token_ids'"
+
+
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many, as a list. A non-empty list of integers is one prompt."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    items: list[Any] = list(prompts)
-    return [items] if items and all(isinstance(item, int) for item in items) else items
+    items = _items(prompts, f"a prompt is {_SHAPES}")
+    return [items] if items and all(map(_is_integer, items)) else items
 
 
 def _conversations(messages: Messages | Sequence[Messages]) -> list[Messages]:
-    items: list[Any] = list(messages)
+    items = _items(messages, "messages are one list of objects with 'role' and 'content', or a list of such lists")
     return [items] if items and isinstance(items[0], Mapping) else items
 
 
-def _checked_ids(ids: Sequence[Any]) -> tuple[int, ...]:
-    wrong = next((item for item in ids if not isinstance(item, int) or isinstance(item, bool)), None)
-    if wrong is not None:
-        raise ValueError(f"a prompt is text, a list of token ids, or a mapping; one holds {wrong!r}")
-    return tuple(ids)
+def _items(value: Any, meant: str) -> list[Any]:
+    """What is in a list, an array, a generator. Raises ValueError with what is `meant` for all else, and for bytes."""
+    wrong = ValueError(f"{meant}, got {type(value).__name__}")
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise wrong
+    try:
+        items = iter(value)
+    except TypeError:
+        raise wrong from None
+    return list(items)
 
 
-def _matched(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+def _checked_ids(ids: Any) -> tuple[int, ...]:
+    items = _items(ids, f"a prompt is {_SHAPES}")
+    wrong = [item for item in items if not _is_integer(item)]
+    if wrong:
+        raise ValueError(f"a prompt is {_SHAPES}; one holds {reprlib.repr(wrong[0])}")
+    return tuple(map(operator.index, items))
+
+
+def _is_integer(value: Any) -> bool:
+    """Is it an integer of any kind, numpy's too? Truth values are none."""
+    if isinstance(value, bool):
+        return False
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _matched(params: Any, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise ValueError(f"{len(params)} sampling parameters for {count} prompts: give one for all, or one for each")
-    return list(params)
+    meant = "sampling_params is a SamplingParams, or a list with one for each prompt"
+    items: list[Any] = [params] if isinstance(params, Mapping | str) else _items(params, meant)
+    wrong = [item for item in items if not isinstance(item, SamplingParams)]
+    if wrong:
+        raise ValueError(f"{meant}, got {reprlib.repr(wrong[0])}")
+    if len(items) != count:
+        raise ValueError(f"{len(items)} sampling parameters for {count} prompts: give one for all, or one for each")
+    return items
