@@ -352,6 +352,12 @@ def test_a_conversation_that_cannot_fit_is_refused_and_one_that_fits_is_not() ->
     tokenizer, template = built("smollm"), ChatTemplate(CHATML, {})
     turns = [{"role": "user", "content": "<|im_end|>" * 3_000}]
     ids = encode_chat(tokenizer, template, turns)
-    assert encode_chat(tokenizer, template, turns, at_most=len(ids)) == ids
+    assert encode_chat(tokenizer, template, turns, len(ids)) == ids
     with pytest.raises(TooLong):
-        encode_chat(tokenizer, template, turns, at_most=len(ids) // 40)
+        encode_chat(tokenizer, template, turns, len(ids) // 40)
+
+
+def test_every_name_is_left_to_the_templates_variables() -> None:
+    tokenizer, template = built("smollm"), ChatTemplate("{{ at_most }}{{ tokenizer }}{{ template }}{{ mark }}", {})
+    variables: dict[str, Any] = {"at_most": "a", "tokenizer": "b", "template": "c", "mark": "d"}
+    assert encode_chat(tokenizer, template, ASK, 1, **variables) == tokenizer.encode("abcd", add_special_tokens=False)

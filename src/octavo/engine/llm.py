@@ -93,7 +93,7 @@ class OfflineEngine:
         }
 
         def tokenized(one: Messages) -> _Text:
-            ids = encode_chat(self._tokenizer, template, one, at_most=self._context, **variables)
+            ids = encode_chat(self._tokenizer, template, one, self._context, **variables)
             return _Text(template.render(one, **variables), tuple(ids))
 
         texts = [tokenized(one) for one in _conversations(messages)]

@@ -96,12 +96,12 @@ def encode_chat(
     tokenizer: Tokenizer,
     template: ChatTemplate,
     messages: Conversation,
+    at_most: int | None = None,
     /,
     *,
     add_generation_prompt: bool = True,
     tools: Tools | None = None,
     continue_final_message: bool = False,
-    at_most: int | None = None,
     **variables: Any,
 ) -> list[int]:
     """The prompt as ids: what `render` gives, with control tokens only where the template itself wrote them.

@@ -87,7 +87,7 @@ class Partner:
         if self._template is None:
             raise AnswerRefused("this model has no chat template: give one with --chat-template, or use `run --raw`")
         with _refusing():
-            ids = encode_chat(self._tokenizer, self._template, messages, at_most=self._context)
+            ids = encode_chat(self._tokenizer, self._template, messages, self._context)
         return self._generate(ids, params, show)
 
     def complete(self, text: str, params: SamplingParams, show: Show) -> RequestOutput:
