@@ -57,8 +57,8 @@ class PackedWeight {
   uint8_t* data_;
 };
 
-// The kind that holds `format` without loss, two apart: Q6_K, whose groups of 16 become groups of 32 in 8 bits, and F16,
-// which becomes bf16 with three bits less.
+// The kind that holds `format` without loss, two apart: Q6_K, whose groups of 16 become groups of 32 in 8 bits, and
+// F16, which becomes bf16 with three bits less.
 WeightKind natural_kind(Format format);
 bool is_affine(Format format);
 
