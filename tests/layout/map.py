@@ -9,7 +9,8 @@ HEADER = """\
 # The map
 
 One sentence for each module: the first of its docstring, so change it there and run `make docs`. Rooms are in the order
-in which imports go: a module may use the rooms below its own. [Kernels](kernels.md) explains `native/`.
+in which imports go: down only, and never between neighbours (`pyproject.toml` has the rows). [Kernels](kernels.md)
+explains `native/`.
 """
 
 ROOMS = {
@@ -20,7 +21,6 @@ ROOMS = {
     "cluster": ("cluster", "Many replicas."),
     "ui": ("ui", "The live page."),
     "engine": ("engine", "One replica's imperative shell: the loop, its processes, its clients."),
-    "control": ("control", "Who may enter, and how hard the engine runs."),
     "backends": ("backends", "A StepPlan in, a StepResult out: one folder for each way of computing."),
     "loaders": ("loaders", "Bytes on disk become a Checkpoint."),
     "text": ("text", "Text to tokens, and tokens to text."),
