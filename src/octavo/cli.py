@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from octavo.config.schema import Setting, settings
 from octavo.config.sources import resolve
-from octavo.config.values import did_you_mean
+from octavo.config.values import did_you_mean, read_value
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 EXIT_STATUS = {
@@ -306,7 +306,8 @@ def _about(setting: Setting) -> dict[str, Any]:
     if setting.kind is bool:
         return {**about, "action": argparse.BooleanOptionalAction}
     if setting.kind is tuple:
-        return {**about, "nargs": "+", "action": "extend", "metavar": "TEXT"}
+        about["help"] += "; several: repeat the flag, or separate them with commas"
+        return {**about, "action": "append", "metavar": "TEXT"}
     choices = "{" + ",".join(setting.option.choices) + "}" if setting.option.choices else ""
     return {**about, "metavar": choices or setting.option.unit.upper() or {str: "TEXT"}.get(setting.kind, "N")}
 
@@ -324,8 +325,6 @@ def _normal(word: str) -> str:
     flag = flag.replace("_", "-")
     setting = settings().get(flag[2:].replace("-", "_"))
     if equals and setting is not None and setting.kind is bool:
-        from octavo.config.values import read_value
-
         return flag if read_value(setting, value, f"flag {flag}") else f"--no-{flag[2:]}"
     return flag + equals + value
 
@@ -345,7 +344,8 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 def _flags(command: Command, options: argparse.Namespace) -> dict[str, Any]:
     """The settings among the parsed words, by name."""
-    given = {name: _one(value) for name, value in vars(options).items() if name in command.settings()}
+    mine = command.settings()
+    given = {name: _joined(mine[name], value) for name, value in vars(options).items() if name in mine}
     positional = getattr(options, "positional_model", None)
     if positional is None:
         return given
@@ -354,9 +354,11 @@ def _flags(command: Command, options: argparse.Namespace) -> dict[str, Any]:
     return {**given, "model": positional}
 
 
-def _one(value: Any) -> Any:
-    """A list of one as its only text, which may then be `a,b` or JSON."""
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
+def _joined(setting: Setting, value: Any) -> Any:
+    """What the occurrences of one flag add up to: each is a text, `a,b`, or a JSON list."""
+    if not isinstance(value, list):
+        return value
+    return [item for text in cast(list[str], value) for item in read_value(setting, text, f"flag {setting.flag}")]
 
 
 def reference() -> str:

@@ -101,7 +101,7 @@ def config_row(capsys: Capture, name: str, *words: str) -> dict[str, Any]:
         (["--no-enable-prefix-caching=false"], "enable_prefix_caching", None),
         (["--no_enable_prefix_caching"], "enable_prefix_caching", False),
         (["--memory-utilization", "0.5"], "gpu_memory_utilization", 0.5),
-        (["--served-model-name", "a", "b"], "served_model_name", ["a", "b"]),
+        (["--served-model-name", "a,b", "--served-model-name=c"], "served_model_name", ["a", "b", "c"]),
         (["--served-model-name", "a", "--served-model-name", "b"], "served_model_name", ["a", "b"]),
         (["--allowed-origins", '["*"]'], "allowed_origins", ["*"]),
         (["model.gguf"], "model", "model.gguf"),
@@ -126,6 +126,18 @@ def test_config_says_where_a_value_came_from(capsys: Capture, monkeypatch: pytes
     assert [line.split() for line in lines if " port " in line] == [["*", "port", "2", "environment", "OCTAVO_PORT"]]
 
 
+@pytest.mark.parametrize(
+    "setting", [item for item in settings().values() if item.kind is tuple], ids=lambda it: it.name
+)
+def test_a_list_takes_no_model_for_one_of_its_values(setting: Setting, capsys: Capture) -> None:
+    """A model's name that became a key would open the server to whoever guesses it."""
+    value = "https://a.example"
+    assert main(["config", "--json", setting.flag, value, "smollm2"]) == 0
+    rows = {row["setting"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["model.model"] == "smollm2"
+    assert rows[setting.path] == ["***" if setting.option.secret else value]
+
+
 def test_config_hides_secrets(capsys: Capture) -> None:
     assert main(["config", "--api-key", "hunter2"]) == 0
     assert "hunter2" not in capsys.readouterr().out
@@ -143,6 +155,9 @@ def test_config_hides_secrets(capsys: Capture) -> None:
         (["serve", "--fault", "prefill-error"], "unknown flag '--fault'"),
         (["run", "hi", "--port", "1"], "unknown flag '--port'"),
         (["config", "a", "b"], "unknown argument 'b'"),
+        (["config", "a", "--served-model-name", "b", "c"], "unknown argument 'c'"),
+        (["config", "--allowed-origins=*", "--allowed-origins", "[x"], "allowed_origins"),
+        (["config", "--api-key", "hunter2", "--api-key", "hunter2,"], "api_key is ***: a key is empty"),
         (["config", "a", "--model", "b"], "two models"),
         (["config", "--config", "none.yaml"], "cannot read the configuration file none.yaml"),
         (["config", "--enable-prefix-caching=maybe"], "enable_prefix_caching must be true or false, got 'maybe'"),
