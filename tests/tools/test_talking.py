@@ -17,6 +17,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.cli import USAGE, main
 from octavo.config import CacheConfig, Config, EngineConfig, ModelConfig
+from octavo.models.catalog import DEFAULT_MODEL
 from octavo.tools.chat import COMMANDS, Conversation, plain, talk
 from octavo.tools.oneshot import conversation, full_prompt, piped
 from octavo.tools.partner import AnswerRefused, Partner, open_partner
@@ -118,6 +119,7 @@ def test_a_pipe_is_read_and_a_cut_answer_is_said_to_be_cut(tiny_gguf: Path) -> N
         ([], "there is no prompt"),
         (["x " * 300], "context of 256"),
         (["x " * 60_000], "at least"),
+        (["x" * 300, "caf\udce9"], "the prompt is not UTF-8"),
         (["caf\udce9"], "the prompt is not UTF-8: byte 0xE9 after 'caf'"),
         (["hi", "--system", "\udcff"], "--system is not UTF-8: byte 0xFF after ''"),
         (["hi", "--model", "none.gguf"], "none.gguf"),
@@ -130,6 +132,16 @@ def test_what_cannot_be_answered(words: list[str], message: str, tiny_gguf: Path
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("octavo: ") and captured.err.count("\n") == 1 and message in captured.err
+
+
+@pytest.mark.parametrize("kind", ["catalogue", "file", "folder"])
+def test_a_model_where_the_prompt_belongs_is_refused(kind: str, tiny_gguf: Path, capsys: Capture) -> None:
+    first = {"catalogue": DEFAULT_MODEL.name, "file": str(tiny_gguf), "folder": str(tiny_gguf.parent)}[kind]
+    assert main(["run", *SMALL, first, "what is it?"]) == USAGE
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and f"--model {first}" in captured.err
+    words = ("--model", str(tiny_gguf), "--max-tokens", "1")
+    assert ask(capsys, *words, first, "what is it?") and ask(capsys, *words, "~nobody-here", "?")
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])

@@ -40,7 +40,7 @@ def resolve(name_or_path: str | Path, progress: Progress = no_progress, *, cache
     In this order: an existing path; a name of the catalogue; `org/name` on the Hugging Face Hub (the safetensors
     folder), or `org/name:PART` (the one GGUF file there whose name contains PART, whatever the case).
     """
-    path = _existing(name_or_path)
+    path = local_path(name_or_path)
     if path is not None:
         return path
     name = str(name_or_path)
@@ -55,7 +55,7 @@ def resolve(name_or_path: str | Path, progress: Progress = no_progress, *, cache
 
 def pull(name: str, progress: Progress = no_progress, *, cache: Path | None = None) -> Path:
     """Like `resolve`, but for names only: a local path is no name."""
-    if find_model(name) is None and _existing(name) is not None:
+    if find_model(name) is None and local_path(name) is not None:
         raise LoadError(f"{name} is already on this machine")
     return resolve(name, progress, cache=cache)
 
@@ -112,7 +112,7 @@ def _hub_errors(repository: str) -> Iterator[None]:
         ) from error
 
 
-def _existing(name: str | Path) -> Path | None:
+def local_path(name: str | Path) -> Path | None:
     """The path of that name, if something is there; what cannot be a path at all is not there either."""
     try:
         path = Path(name).expanduser()

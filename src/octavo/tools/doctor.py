@@ -19,6 +19,7 @@ import msgspec
 from octavo.config import Config
 from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
 from octavo.config.sources import Resolved
+from octavo.loaders.hub import local_path
 from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model
 from octavo.tools.terminal import to_json
 
@@ -171,7 +172,7 @@ def check_model(config: Config) -> Finding:
 def _catalogue_entry(name: str | None) -> CatalogModel | None:
     if name is None:
         return DEFAULT_MODEL
-    return None if Path(name).expanduser().exists() else find_model(name)
+    return None if local_path(name) is not None else find_model(name)
 
 
 def _digest(path: Path) -> str:

@@ -6,9 +6,11 @@ import stat
 import sys
 from typing import TextIO
 
-from octavo.config.sources import Resolved
+from octavo.config.sources import DEFAULT, Resolved
 from octavo.engine.client import EngineFacts
 from octavo.engine.outputs import RequestOutput
+from octavo.loaders.hub import local_path
+from octavo.models.catalog import find_model
 from octavo.tools.partner import AnswerRefused, Message, open_partner, sampling_params
 from octavo.tools.terminal import check_text, ignore, to_json, write
 
@@ -17,6 +19,8 @@ INTERRUPTED = 130
 
 def main(resolved: Resolved, options: argparse.Namespace) -> int:
     """The answer goes to standard output; what a person should know besides, to standard error."""
+    if resolved.origins["model"] == DEFAULT:
+        check_no_model(options.prompt)
     prompt = full_prompt(options.prompt, sys.stdin)
     if not prompt.strip():
         raise AnswerRefused('there is no prompt: octavo run "PROMPT", or pipe one in')
@@ -31,6 +35,15 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
             output = partner.answer(conversation(prompt, options.system), params, show)
     _finish(output, facts, as_json=options.json)
     return INTERRUPTED if output.outputs[0].finish_reason == "abort" else 0
+
+
+def check_no_model(words: list[str]) -> None:
+    """Raises AnswerRefused where the first of several words looks like the model that other commands take there."""
+    if len(words) > 1 and (find_model(words[0]) is not None or local_path(words[0]) is not None):
+        raise AnswerRefused(
+            f"{words[0]!r} is a model or a file, and would be a word of the prompt here: "
+            f"give a model with --model {words[0]}, or put the prompt in quotes"
+        )
 
 
 def full_prompt(words: list[str], stdin: TextIO) -> str:
