@@ -1,8 +1,11 @@
 """The doctor: each check on machines that are in order and on those that are not."""
 
 import argparse
+import http.server
 import json
 import socket
+import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from octavo.loaders import hub
 from octavo.models.catalog import DEFAULT_MODEL
 from octavo.tools import doctor
 from octavo.tools.doctor import Finding, State
+from tests.server.site import running, tiny_checkpoint
 
 FINDINGS = {"a": Finding(State.OK, "fine", ("because",)), "b": Finding(State.BROKEN, "bad")}
 
@@ -29,6 +33,33 @@ def test_a_port_in_use_is_broken_and_says_what_to_do(taken_port: int) -> None:
     finding = doctor.check_port(Config(server=ServerConfig(port=taken_port)))
     assert finding.state is State.BROKEN
     assert f"port {taken_port} is in use" in finding.text and "--port" in finding.text
+
+
+@pytest.mark.parametrize("keys", [(), ("secret",)])
+def test_a_port_that_an_octavo_server_has_is_a_warning(keys: tuple[str, ...], tmp_path: Path) -> None:
+    server = ServerConfig(port=0, api_key=keys)
+    with running(tiny_checkpoint(tmp_path), Config(server=server)) as site:
+        port = int(site.url.rsplit(":", 1)[1])
+        finding = doctor.check_port(Config(server=ServerConfig(port=port)))
+    assert finding.state is State.WARNING and f"an Octavo server answers on 127.0.0.1 port {port}" in finding.text
+
+
+@pytest.mark.parametrize("body", [b"", b'{"status":"ok"}', b"[]", b"null", b"<html>", b'{"status":{}}'])
+def test_a_port_that_another_server_has_is_broken(body: bytes) -> None:
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        finding = doctor.check_port(Config(server=ServerConfig(port=other.server_port)))
+        thread.join()
+    assert finding.state is State.BROKEN and "is in use" in finding.text
 
 
 def test_a_host_that_is_not_ours_is_broken() -> None:
@@ -54,9 +85,17 @@ def test_this_installation_is_in_order() -> None:
     assert doctor.check_memory(Config()).state is State.OK
 
 
-def test_requirements_of_extras_are_not_required() -> None:
+@pytest.mark.parametrize(("system", "names"), [("linux", ("numpy", "uvloop", "rich")), ("win32", ("numpy", "rich"))])
+def test_what_is_required_is_no_extra_and_meant_for_this_system(system: str, names: tuple[str, ...]) -> None:
     lines = ["numpy>=1.26", "uvloop>=0.21; sys_platform != 'win32'", "pytest>=8; extra == 'test'", "rich"]
-    assert doctor.required_packages(lines) == ("numpy", "rich")
+    assert doctor.required_packages(lines, system) == names
+
+
+def test_all_that_the_project_asks_for_is_counted() -> None:
+    """None of our requirements is for another system than those that the tests run on."""
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    asked = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    assert f"the {len(asked)} packages" in doctor.check_packages(Config()).text
 
 
 def test_a_check_that_raises_is_a_finding() -> None:

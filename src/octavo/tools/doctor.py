@@ -5,6 +5,7 @@ A check that raises is a finding too: a doctor outlives what it looks at.
 
 import argparse
 import hashlib
+import http.client
 import importlib.metadata
 import platform
 import re
@@ -19,11 +20,15 @@ import msgspec
 from octavo.config import Config
 from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
 from octavo.config.sources import Resolved
+from octavo.engine.client import EngineState
 from octavo.loaders.hub import local_path
 from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model
 from octavo.tools.terminal import to_json
 
 OLDEST_PYTHON = (3, 11)
+PATIENCE_S = 1.0
+"""How long whoever has our port may take to say who it is."""
+MAX_HEALTH_BYTES = 1000
 
 
 class State(StrEnum):
@@ -96,10 +101,16 @@ def check_packages(_: Config) -> Finding:
     return Finding(State.OK, f"{octavo} and the {len(names)} packages that it needs", details)
 
 
-def required_packages(requirements: Iterable[str]) -> tuple[str, ...]:
-    """Names of those requirements that are no part of an extra."""
-    plain = (line for line in requirements if "extra ==" not in line and "sys_platform" not in line)
-    return tuple(re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in plain)
+def required_packages(requirements: Iterable[str], system: str = sys.platform) -> tuple[str, ...]:
+    """Names of those requirements that are no part of an extra, and are meant for this system."""
+    parts = (line.partition(";") for line in requirements)
+    return tuple(re.split(r"[^\w.-]", line, maxsplit=1)[0] for line, _, marker in parts if _applies(marker, system))
+
+
+def _applies(marker: str, system: str) -> bool:
+    """Is this so here? Of all that a marker can say, our own say `extra` and `sys_platform`."""
+    systems = re.findall(r"sys_platform\s*([=!]=)\s*['\"](\w+)['\"]", marker)
+    return "extra ==" not in marker and all((name == system) == (how == "==") for how, name in systems)
 
 
 def _version(name: str) -> str | None:
@@ -137,7 +148,28 @@ def check_port(config: Config) -> Finding:
         with listen(config.server) as sock:
             return Finding(State.OK, f"{url_of(config.server, sock)} is free")
     except CannotListen as error:
+        if octavo_answers(config.server.host, config.server.port):
+            text = f"an Octavo server answers on {config.server.host} port {config.server.port}; a second needs another"
+            return Finding(State.WARNING, f"{text} --port")
         return Finding(State.BROKEN, str(error))
+
+
+def octavo_answers(host: str, port: int) -> bool:
+    """Is the server on that port one of ours? No other /health has our states; it is open to all."""
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    connection = http.client.HTTPConnection(here, port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", "/health")
+        msgspec.json.decode(connection.getresponse().read(MAX_HEALTH_BYTES), type=_Health)
+    except (OSError, msgspec.MsgspecError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+class _Health(msgspec.Struct):
+    status: EngineState
 
 
 def check_kernels(config: Config) -> Finding:
