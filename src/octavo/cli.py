@@ -55,6 +55,8 @@ class Command:
     """Settings of these parts that are no flags of this command."""
     arguments: tuple[Argument, ...] = ()
     log_level: int = logging.WARNING
+    needs_output: bool = True
+    """Is it of no use where standard output is closed?"""
     hidden: bool = False
 
     def settings(self) -> dict[str, Setting]:
@@ -96,6 +98,7 @@ COMMANDS: dict[str, Command] = {
         sections=ALL,
         arguments=(_MODEL_ARGUMENT,),
         log_level=logging.INFO,
+        needs_output=False,
     ),
     "run": Command(
         help="answer one prompt, and end",
@@ -147,6 +150,7 @@ COMMANDS: dict[str, Command] = {
         run="octavo.tools.child:main",
         arguments=(_argument("--fd", type=int, required=True, help="the socket to the server"),),
         log_level=logging.INFO,
+        needs_output=False,
         hidden=True,
     ),
 }
@@ -155,7 +159,7 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status. Nothing that a user did wrong gives a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
-    _open_streams()
+    _open_streams(needs_output=not words or words[0] not in COMMANDS or COMMANDS[words[0]].needs_output)
     try:
         return _flushed(words)
     except _refusals() as error:
@@ -184,12 +188,13 @@ _CANNOT_WRITE = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG,
 """What is wrong with standard output where it takes no more."""
 
 
-def _open_streams() -> None:
+def _open_streams(*, needs_output: bool) -> None:
     """Makes the standard streams usable: a closed one reads as empty, or refuses what is written; none stops at a text.
 
     A closed one keeps its number, too: the next file to be opened would be the one that others write to.
     """
-    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+    output = os.O_RDONLY if needs_output else os.O_WRONLY
+    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", output, "w"), ("stderr", os.O_WRONLY, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, closefd=False))
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):

@@ -20,3 +20,8 @@ def buggy(_: Resolved, __: argparse.Namespace) -> int:
 
 def lost(_: Resolved, __: argparse.Namespace) -> int:
     raise FileNotFoundError(2, "No such file or directory", "x")
+
+
+def announcing(_: Resolved, __: argparse.Namespace) -> int:
+    print("ready", flush=True)
+    return 0

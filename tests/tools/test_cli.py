@@ -231,6 +231,19 @@ def test_other_errors_of_the_system_keep_their_traceback(monkeypatch: pytest.Mon
         main(["x"])
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_server_needs_no_output_and_all_else_does(name: str) -> None:
+    script = f"""
+import dataclasses, sys
+from octavo.cli import COMMANDS, main
+COMMANDS["{name}"] = dataclasses.replace(COMMANDS["{name}"], run="tests.tools.targets:announcing", arguments=())
+sys.exit(main(["{name}"]))
+"""
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", script]
+    ended = subprocess.run(command, cwd=REFERENCE.parents[2], stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == (cli.OK if name in ("serve", "engine") else cli.FAILED), ended.stderr
+
+
 def test_closed_streams_stay_closed_and_hurt_nothing() -> None:
     """A file that is opened later must not become standard output."""
     command = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-m", "octavo", "config"]
