@@ -361,3 +361,27 @@ def test_every_name_is_left_to_the_templates_variables() -> None:
     tokenizer, template = built("smollm"), ChatTemplate("{{ at_most }}{{ tokenizer }}{{ template }}{{ mark }}", {})
     variables: dict[str, Any] = {"at_most": "a", "tokenizer": "b", "template": "c", "mark": "d"}
     assert encode_chat(tokenizer, template, ASK, 1, **variables) == tokenizer.encode("abcd", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("calls", [5, True, 1.5, "abc", {"a": 1}, [5], ["abc"]])
+def test_tool_calls_that_are_no_list_of_objects_are_named(calls: object) -> None:
+    with pytest.raises(TemplateError, match=r"tool_calls(\[0\])? must be (a list of objects|an object)"):
+        ChatTemplate("{{ messages[0].content }}", {}).render(
+            [{"role": "assistant", "content": "x", "tool_calls": calls}]
+        )
+
+
+@pytest.mark.parametrize("depth", [200, 900, 5000])
+def test_nesting_beyond_all_use_is_refused_and_not_a_recursion_error(depth: int) -> None:
+    nested: object = []
+    for _ in range(depth):
+        nested = [nested]
+    with pytest.raises(TemplateError, match="nested"):
+        ChatTemplate("{{ messages[0].content }}", {}).render([{"role": "user", "content": "x", "zz": nested}])
+
+
+def test_a_text_part_without_a_text_says_so() -> None:
+    with pytest.raises(TemplateError, match="must have a string as its text"):
+        ChatTemplate("{{ messages[0].content }}", {}).render(
+            [{"role": "user", "content": [{"type": "text", "text": None}]}]
+        )

@@ -15,7 +15,6 @@ Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON = b"application/json"
-MAX_BODY_BYTES = 32 << 20
 """A prompt of the longest contexts as a list of ids takes a few million bytes."""
 _ID_CHARACTERS = frozenset(range(0x21, 0x7F))
 
@@ -49,7 +48,7 @@ class Exchange:
         clean = "".join(character if character.isprintable() else "?" for character in value)
         self.replied.append((name.encode(), clean.encode("ascii", "replace")))
 
-    async def body(self, limit: int = MAX_BODY_BYTES) -> bytes:
+    async def body(self, limit: int) -> bytes:
         """The whole body. Raises ApiError 413 above `limit`, 415 where it does not say that it is JSON."""
         self._check_media(limit)
         parts: list[bytes] = []

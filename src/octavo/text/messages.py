@@ -6,6 +6,8 @@ from typing import Any
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
+MAX_DEPTH = 140
+"""Arrays and objects within each other: a little more than the server lets in."""
 
 
 class TemplateError(ValueError):
@@ -31,8 +33,10 @@ def _message(message: Message, where: str) -> dict[str, Any]:
     fields = {key: plain_copy(value) for key, value in message.items() if value is not None and key != "content"}
     fields["content"] = _content(message.get("content"), f"{where}.content")
     calls = fields.pop("tool_calls", None)
+    if calls is not None and not isinstance(calls, list):
+        raise TemplateError(f"{where}.tool_calls must be a list of objects, got {type(calls).__name__}")
     if calls:
-        fields["tool_calls"] = [_tool_call(call) for call in calls]
+        fields["tool_calls"] = [_tool_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)]
     return fields
 
 
@@ -54,12 +58,16 @@ def _part(part: object, where: str) -> str:
             return text
         case {"type": "refusal", "refusal": str(text)}:
             return text
+        case {"type": "text" | "input_text" | "output_text" | "refusal" as kind}:
+            raise TemplateError(f"{where} must have a string as its {'refusal' if kind == 'refusal' else 'text'}")
         case {"type": str(kind)}:
             raise TemplateError(f"{where}: parts of type {kind!r} are not supported; this model reads text only")
     raise TemplateError(f"{where} must be an object with 'type' and 'text'")
 
 
-def _tool_call(call: Any) -> Any:
+def _tool_call(call: Any, where: str) -> Any:
+    if not isinstance(call, dict):
+        raise TemplateError(f"{where} must be an object, got {type(call).__name__}")
     match call:
         case {"function": {"arguments": str(arguments), **function}, **rest}:
             return {**rest, "function": {**function, "arguments": _arguments(arguments)}}
@@ -72,15 +80,20 @@ def _arguments(text: str) -> Any:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, dict) else text
+    return plain_copy(value) if isinstance(value, dict) else text
 
 
-def plain_copy(value: Any, rewrite: Callable[[str], str] = str) -> Any:
-    """The same JSON value in dicts and lists of its own, with every string (keys too) rewritten."""
+def plain_copy(value: Any, rewrite: Callable[[str], str] = str, room: int = MAX_DEPTH) -> Any:
+    """The same JSON value in dicts and lists of its own, with every string (keys too) rewritten.
+
+    Raises TemplateError where it is nested more than `room` deep.
+    """
+    if room < 0:
+        raise TemplateError(f"messages and tools must not be nested more than {MAX_DEPTH} deep")
     if isinstance(value, str):
         return rewrite(value)
     if isinstance(value, Mapping):
-        return {plain_copy(key, rewrite): plain_copy(item, rewrite) for key, item in value.items()}
+        return {plain_copy(key, rewrite): plain_copy(item, rewrite, room - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_copy(item, rewrite) for item in value]
+        return [plain_copy(item, rewrite, room - 1) for item in value]
     return value
