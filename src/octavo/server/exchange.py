@@ -15,7 +15,6 @@ Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON = b"application/json"
-"""A prompt of the longest contexts as a list of ids takes a few million bytes."""
 _ID_CHARACTERS = frozenset(range(0x21, 0x7F))
 
 
