@@ -173,7 +173,7 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
 
     fault = _fault(config)
     memory = available_memory_bytes()  # before the weights take theirs
-    report(f"loading {checkpoint.name}")
+    report("loading the weights")
     delay_load(fault)
     loaded = _BACKENDS[config.engine.backend](config, checkpoint, report)
     plan = _memory_plan(config, checkpoint, loaded, memory)
@@ -256,6 +256,7 @@ def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: Memory
         weight_format=checkpoint.weight_format,
         kv_cache_dtype=loaded.kv_cache_dtype,
         report=(*loaded.report, *plan.report),
+        warnings=plan.warnings,
     )
 
 
@@ -357,6 +358,8 @@ class LLM(OfflineEngine):
         replica = build_replica(config, checkpoint, lambda what: log.info("%s", what))
         for line in replica.facts.report:
             log.info("%s", line)
+        for line in replica.facts.warnings:
+            log.warning("%s", line)
         super().__init__(replica, tokenizer, template, config.model.seed)
 
 

@@ -106,7 +106,15 @@ def test_the_report_has_the_arithmetic():
 def test_a_context_that_does_not_fit_is_lowered_aloud():
     plan = plan_memory(dataclasses.replace(SMALL, num_blocks=10))
     assert plan.max_model_len == 160
-    assert any("lowered from 8,192 to 160" in line for line in plan.report)
+    (warning,) = plan.warnings
+    assert "lowered from 8,192 to 160" in warning
+
+
+def test_more_than_there_is_is_warned_of():
+    plan = plan_memory(dataclasses.replace(SMALL, kv_cache_memory_bytes=100 * GIB))
+    (warning,) = plan.warnings
+    assert "larger than the memory that is free now" in warning
+    assert not plan_memory(SMALL).warnings
 
 
 @pytest.mark.parametrize(

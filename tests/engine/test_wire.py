@@ -22,6 +22,7 @@ facts = EngineFacts(
     weight_format="Q4_1",
     kv_cache_dtype="bfloat16",
     report=("one line", "another"),
+    warnings=("a third",),
 )
 commands = st.one_of(
     st.builds(wire.Setup, st.binary(max_size=20)),

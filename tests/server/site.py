@@ -72,6 +72,7 @@ def replica_of(checkpoint: Checkpoint, backend: Backend, max_num_seqs: int = 64)
         weight_format="F32",
         kv_cache_dtype="float32",
         report=("threads: 1",),
+        warnings=("it is tiny",),
     )
     return Replica(Scheduler(limits), backend, facts)
 

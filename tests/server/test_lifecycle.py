@@ -12,6 +12,7 @@ import pytest
 
 from octavo.config.schema import Config, ServerConfig
 from octavo.engine.launch import InProcessClient
+from octavo.models.catalog import DEFAULT_MODEL
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import App, build_app
 from octavo.server.lifecycle import CannotListen, is_public, listen, run, serve, url_of
@@ -93,6 +94,20 @@ def test_without_work_sigint_ends_it(checkpoint: Checkpoint) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     assert live(checkpoint, story) == 0
+
+
+def test_the_log_says_once_what_clients_send_and_what_to_mind_last(
+    checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(life: Life) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with caplog.at_level("INFO", "octavo.server.lifecycle"):
+        assert live(checkpoint, story) == 0
+    mine = [record for record in caplog.records if record.name == "octavo.server.lifecycle"]
+    said = [(record.levelname, record.message) for record in mine]
+    named = ("INFO", f"model: clients send the name {DEFAULT_MODEL.name}; its weights are F32")
+    assert said[: said.index(named) + 2] == [("INFO", "threads: 1"), named, ("WARNING", "it is tiny")]
 
 
 @pytest.mark.parametrize("stream", [True, False])

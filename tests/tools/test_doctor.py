@@ -155,6 +155,17 @@ def test_a_model_that_generates_is_ok_and_shows_its_memory_plan(tiny_gguf: Path)
     assert any(line.startswith("KV cache: ") and "64 blocks of 16" in line for line in finding.details)
 
 
+def test_a_plan_that_may_surprise_is_a_warning(tiny_gguf: Path) -> None:
+    config = Config(
+        model=ModelConfig(model=str(tiny_gguf), served_model_name=("mine",)),
+        cache=CacheConfig(num_blocks=2),
+        engine=EngineConfig(backend="reference"),
+    )
+    finding = doctor.check_model(config)
+    assert finding.state is State.WARNING and finding.text.startswith("mine (F32) loads")
+    assert finding.details[-1].startswith("warning: the context is lowered from 256 to 32")
+
+
 def test_a_model_that_is_broken_is_a_finding(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")

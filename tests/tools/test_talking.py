@@ -72,6 +72,23 @@ def test_run_raw_continues_the_text(llm: LLM, tiny_gguf: Path, capsys: Capture) 
     }
 
 
+def test_a_model_is_called_as_it_was_asked_for(
+    tiny_gguf: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not as its file says: that is no name that anyone can send."""
+    other = tmp_path / "other.gguf"
+    other.write_bytes(tiny_gguf.read_bytes())
+    assert json.loads(ask(capsys, "--model", str(other), "--max-tokens=1", "--json", "hi"))["model"] == "other"
+    monkeypatch.setenv("OCTAVO_SERVED_MODEL_NAME", "mine")
+    assert json.loads(ask(capsys, "--model", str(other), "--max-tokens=1", "--json", "hi"))["model"] == "mine"
+    typed = io.StringIO("")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", typed)
+    monkeypatch.setattr("octavo.tools.chat.lines", lambda: iter(()))
+    assert main(["chat", *SMALL, str(other)]) == 0
+    assert capsys.readouterr().out.startswith("mine, 256 tokens of context")
+
+
 def test_sampling_flags_reach_the_sampler(llm: LLM, tiny_gguf: Path, capsys: Capture) -> None:
     params = SamplingParams(temperature=1.5, top_k=40, top_p=0.9, min_p=0.01, seed=7, max_tokens=9, ignore_eos=True)
     output = llm.chat(conversation("x", "be brief"), params, use_tqdm=False)[0].outputs[0]

@@ -39,6 +39,8 @@ class EngineFacts:
     kv_cache_dtype: str
     report: tuple[str, ...] = ()
     """Lines for people: which kernels and why, how many threads and why, the memory plan."""
+    warnings: tuple[str, ...] = ()
+    """Lines about what is not as one may expect: to be read last."""
 
 
 class EngineClient(Protocol):

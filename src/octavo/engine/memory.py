@@ -1,5 +1,6 @@
 """The memory plan: how many KV blocks there are, how long a context may be. Pure, with its arithmetic in words."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.config.machine import readable_bytes
@@ -51,6 +52,8 @@ class MemoryPlan:
     max_model_len: int
     report: tuple[str, ...]
     """Lines for people."""
+    warnings: tuple[str, ...]
+    """What they should not overlook in it."""
 
 
 def plan_memory(demand: Demand) -> MemoryPlan:
@@ -69,8 +72,12 @@ def plan_memory(demand: Demand) -> MemoryPlan:
     if room < demand.wanted_len and (demand.max_model_len is not None or num_blocks < 1):
         raise MemoryPlanError(_too_small(demand, num_blocks))
     max_model_len = min(demand.wanted_len, room)
-    report = _report(demand, num_blocks, max_model_len, why)
-    return MemoryPlan(num_blocks=num_blocks, max_model_len=max_model_len, report=report)
+    return MemoryPlan(
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        report=_report(demand, num_blocks, max_model_len, why),
+        warnings=tuple(_warnings(demand, num_blocks, max_model_len)),
+    )
 
 
 def _num_blocks(demand: Demand) -> tuple[int, str]:
@@ -115,16 +122,18 @@ def _share(demand: Demand) -> str:
 def _report(demand: Demand, num_blocks: int, max_model_len: int, why: str) -> tuple[str, ...]:
     kv_bytes = num_blocks * demand.block_bytes
     concurrency = num_blocks / demand.blocks_for(max_model_len)
-    lines = [
+    return (
         f"memory: {readable_bytes(demand.available_bytes)} available ({demand.available_reason}), "
         f"{demand.utilization:.0%} of it may be used",
         f"weights: {readable_bytes(demand.weight_bytes)}",
         f"KV cache: {demand.kv_bytes_per_token:,} bytes a token; {num_blocks:,} blocks of {demand.block_size} = "
         f"{num_blocks * demand.block_size:,} tokens = {readable_bytes(kv_bytes)} ({why})",
         f"context: {max_model_len:,} tokens; {concurrency:.1f} requests at full context fit at once",
-    ]
+    )
+
+
+def _warnings(demand: Demand, num_blocks: int, max_model_len: int) -> Iterator[str]:
     if max_model_len < demand.wanted_len:
-        lines.append(f"the context is lowered from {demand.wanted_len:,} to {max_model_len:,} tokens: no more KV fits")
-    if kv_bytes > max(0, demand.available_bytes - demand.weight_bytes):
-        lines.append("the KV cache is larger than the memory that is free now: the system may end this process")
-    return tuple(lines)
+        yield f"the context is lowered from {demand.wanted_len:,} to {max_model_len:,} tokens: no more KV fits"
+    if num_blocks * demand.block_bytes > max(0, demand.available_bytes - demand.weight_bytes):
+        yield "the KV cache is larger than the memory that is free now: the system may end this process"

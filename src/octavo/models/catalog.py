@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from octavo.models.family import Family
 from octavo.models.fields import ModelError
@@ -91,3 +92,20 @@ def find_model(name: str) -> CatalogModel | None:
 def model_names() -> tuple[str, ...]:
     """All names and aliases, for messages and completion."""
     return tuple(name for model in MODELS for name in (model.name, *model.aliases))
+
+
+def names_of(model: str | None, served: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What a model is called, by clients and to people: the configured names, or else as it was asked for."""
+    return served or (default_name(model),)
+
+
+def default_name(model: str | None) -> str:
+    """What a model is called where no name is configured: as it was asked for, but for a file or folder its own name.
+
+    Tools take the id for a name at the hub and as a word in labels, so it should look like one.
+    """
+    if model is None:
+        return DEFAULT_MODEL.name
+    if model.endswith(".gguf") or model.startswith(("/", ".", "~")):
+        return Path(model).name.removesuffix(".gguf") or model
+    return model

@@ -14,7 +14,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +114,7 @@ class _Life:
         """Returns the exit status, when it is time to end."""
         dead = asyncio.ensure_future(self.client.wait_dead())
         signalled = asyncio.ensure_future(self.heard.get())
-        ready = asyncio.ensure_future(_when_ready(self.client, announce))
+        ready = asyncio.ensure_future(_when_ready(self.client, self.app.service.names, announce))
         try:
             await asyncio.wait((dead, signalled, self.http.ended), return_when=asyncio.FIRST_COMPLETED)
             if signalled.done():
@@ -157,12 +157,14 @@ class _Life:
         return 1
 
 
-async def _when_ready(client: EngineClient, announce: Callable[[], None]) -> None:
+async def _when_ready(client: EngineClient, names: Sequence[str], announce: Callable[[], None]) -> None:
     with contextlib.suppress(EngineDead):  # whoever waits for its death reports it
         facts = await client.wait_ready()
         for line in facts.report:
             log.info("%s", line)
-        log.info("model %s, max_model_len %d", facts.model, facts.capacity.max_model_len)
+        log.info("model: clients send the name %s; its weights are %s", " or ".join(names), facts.weight_format)
+        for line in facts.warnings:
+            log.warning("%s", line)
         announce()
 
 

@@ -5,12 +5,11 @@ import random
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineFacts, EngineState
-from octavo.models.catalog import DEFAULT_MODEL
+from octavo.models.catalog import names_of
 from octavo.server.duty import Duty
 from octavo.server.exposition import MetersCollector, registry_of
 from octavo.server.metrics import Meters
@@ -63,7 +62,7 @@ class Service:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the model; answers carry the first."""
-        return self.config.model.served_model_name or (default_name(self.config.model.model),)
+        return names_of(self.config.model.model, self.config.model.served_model_name)
 
     def _labels(self) -> dict[str, str]:
         return {"model_name": self.names[0], "engine": "0"}
@@ -108,15 +107,3 @@ class Service:
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """`work()`, in a thread where it is about a long text."""
         return await asyncio.to_thread(work) if size > LONG_TEXT else work()
-
-
-def default_name(model: str | None) -> str:
-    """What a model is called where no name is configured: as it was asked for, but for a file or folder its own name.
-
-    Tools take the id for a name at the hub and as a word in labels, so it should look like one.
-    """
-    if model is None:
-        return DEFAULT_MODEL.name
-    if model.endswith(".gguf") or model.startswith(("/", ".", "~")):
-        return Path(model).name.removesuffix(".gguf") or model
-    return model

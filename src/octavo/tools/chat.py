@@ -10,6 +10,7 @@ from octavo.config.sources import Resolved
 from octavo.config.values import did_you_mean
 from octavo.core.sampling import SamplingParams
 from octavo.engine.outputs import GenerationError, RequestOutput
+from octavo.models.catalog import names_of
 from octavo.tools.partner import AnswerRefused, Message, Partner, open_partner, sampling_params
 from octavo.tools.terminal import NotText, Show, check_text, write
 
@@ -36,7 +37,8 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
     conversation = Conversation(options.system or "")
     with open_partner(resolved.config) as (partner, facts):
         if sys.stdin.isatty():
-            print(f"{facts.model}, {facts.capacity.max_model_len:,} tokens of context. /help lists commands.")
+            name = names_of(resolved.config.model.model, resolved.config.model.served_model_name)[0]
+            print(f"{name}, {facts.capacity.max_model_len:,} tokens of context. /help lists commands.")
         painter = markdown if sys.stdout.isatty() and not options.plain else plain
         talk(partner, conversation, params, painter)
     return 0

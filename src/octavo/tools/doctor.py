@@ -22,7 +22,7 @@ from octavo.config.machine import available_memory_bytes, readable_bytes, usable
 from octavo.config.sources import Resolved
 from octavo.engine.client import EngineState
 from octavo.loaders.hub import local_path
-from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model
+from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model, names_of
 from octavo.tools.terminal import to_json
 
 OLDEST_PYTHON = (3, 11)
@@ -220,8 +220,10 @@ def _one_token(config: Config, details: tuple[str, ...]) -> Finding:
 
     with open_partner(config) as (partner, facts):
         output = partner.complete("The capital of France is", SamplingParams(temperature=0, max_tokens=1), ignore)
-    text = f"{facts.model} ({facts.weight_format}) loads and generates: {output.outputs[0].text!r}"
-    return Finding(State.OK, text, (*details, *facts.report))
+    name = names_of(config.model.model, config.model.served_model_name)[0]
+    text = f"{name} ({facts.weight_format}) loads and generates: {output.outputs[0].text!r}"
+    warnings = tuple(f"{State.WARNING}: {line}" for line in facts.warnings)
+    return Finding(State.WARNING if warnings else State.OK, text, (*details, *facts.report, *warnings))
 
 
 CHECKS: Mapping[str, Check] = {

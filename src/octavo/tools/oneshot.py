@@ -7,10 +7,9 @@ import sys
 from typing import TextIO
 
 from octavo.config.sources import DEFAULT, Resolved
-from octavo.engine.client import EngineFacts
 from octavo.engine.outputs import RequestOutput
 from octavo.loaders.hub import local_path
-from octavo.models.catalog import find_model
+from octavo.models.catalog import find_model, names_of
 from octavo.tools.partner import AnswerRefused, Message, open_partner, sampling_params
 from octavo.tools.terminal import check_text, ignore, to_json, write
 
@@ -28,12 +27,13 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
     check_text(options.system or "", "--system")
     params = sampling_params(options, temperature=0.0)
     show = ignore if options.json else write
-    with open_partner(resolved.config) as (partner, facts):
+    with open_partner(resolved.config) as (partner, _):
         if options.raw:
             output = partner.complete(prompt, params, show)
         else:
             output = partner.answer(conversation(prompt, options.system), params, show)
-    _finish(output, facts, as_json=options.json)
+    name = names_of(resolved.config.model.model, resolved.config.model.served_model_name)[0]
+    _finish(output, name, as_json=options.json)
     return INTERRUPTED if output.outputs[0].finish_reason == "abort" else 0
 
 
@@ -66,10 +66,10 @@ def conversation(prompt: str, system: str | None) -> list[Message]:
     return [*first, {"role": "user", "content": prompt}]
 
 
-def _finish(output: RequestOutput, facts: EngineFacts, *, as_json: bool) -> None:
+def _finish(output: RequestOutput, name: str, *, as_json: bool) -> None:
     choice = output.outputs[0]
     if as_json:
-        write(summary(output, facts) + "\n")
+        write(summary(output, name) + "\n")
         return
     if not choice.text.endswith("\n"):
         write("\n")
@@ -77,7 +77,7 @@ def _finish(output: RequestOutput, facts: EngineFacts, *, as_json: bool) -> None
         print(f"octavo: cut off after {len(choice.token_ids)} tokens; --max-tokens N allows more", file=sys.stderr)
 
 
-def summary(output: RequestOutput, facts: EngineFacts) -> str:
+def summary(output: RequestOutput, name: str) -> str:
     """The answer as JSON, with the names of OpenAI's `usage`."""
     choice = output.outputs[0]
     usage = {
@@ -85,5 +85,5 @@ def summary(output: RequestOutput, facts: EngineFacts) -> str:
         "completion_tokens": len(choice.token_ids),
         "cached_tokens": output.num_cached_tokens,
     }
-    answer = {"model": facts.model, "text": choice.text, "finish_reason": choice.finish_reason, "usage": usage}
+    answer = {"model": name, "text": choice.text, "finish_reason": choice.finish_reason, "usage": usage}
     return to_json(answer)
