@@ -1,6 +1,7 @@
 """What a client did wrong is said to it in one form, names the field, and never hurts the server."""
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -141,6 +142,20 @@ def test_too_long_says_the_numbers(site: Site) -> None:
     assert response.status_code == 400 and error["code"] == "context_length_exceeded"
     assert all(number in error["message"] for number in ("300", "7", "256"))
     assert error_of(site.chat("a" * 400))["code"] == "context_length_exceeded"
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(site: Site) -> None:
+    """What is cut to fit, and what is only counted, is encoded whatever its length."""
+    text = "x" * 10**5
+    for response in (site.complete(text), site.complete(["a", text]), site.chat(text)):
+        error = error_of(response)
+        assert response.status_code == 400 and error["code"] == "context_length_exceeded"
+        assert re.fullmatch(r"the prompt has at least [\d,]+ tokens, more than the context of 256", error["message"])
+    assert site.complete(text, truncate_prompt_tokens=5, max_tokens=1).json()["usage"]["prompt_tokens"] == 5
+    assert site.chat(text, truncate_prompt_tokens=5, max_tokens=1).json()["usage"]["prompt_tokens"] == 5
+    assert site.post("/tokenize", {"prompt": text}).json()["count"] == 10**5
+    options = {"at_most": "no number"}
+    assert site.chat("a", chat_template_kwargs=options, max_tokens=1).status_code == 200
 
 
 def test_a_prompt_that_fills_the_context_cannot_be_scored_and_is_told_why(site: Site) -> None:

@@ -13,9 +13,9 @@ from octavo.models.catalog import names_of
 from octavo.server.duty import Duty
 from octavo.server.exposition import MetersCollector, registry_of
 from octavo.server.metrics import Meters
-from octavo.server.openai.errors import ApiError, unavailable, unknown_model
+from octavo.server.openai.errors import ApiError, invalid, unavailable, unknown_model
 from octavo.text.chat import ChatTemplate
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer import Tokenizer, TooLong
 
 KEEP_ALIVE_S = 10.0
 """A stream that has nothing to say says so this often."""
@@ -105,5 +105,8 @@ class Service:
         return self.health()
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """`work()`, in a thread where it is about a long text."""
-        return await asyncio.to_thread(work) if size > LONG_TEXT else work()
+        """`work()`, in a thread where it is about a long text. Raises ApiError 400 for one far too long."""
+        try:
+            return await asyncio.to_thread(work) if size > LONG_TEXT else work()
+        except TooLong as error:
+            raise invalid(str(error), code="context_length_exceeded") from None

@@ -9,7 +9,14 @@ from octavo.server.openai.answer import Delta
 from octavo.server.openai.body import text_size
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import check_choices, check_stream_options, read, report_unknown, truncated
+from octavo.server.openai.intake import (
+    check_choices,
+    check_stream_options,
+    most_tokens,
+    read,
+    report_unknown,
+    truncated,
+)
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked
@@ -68,9 +75,10 @@ async def chat_ids(service: Service, body: ChatRequest | TokenizeRequest, messag
     template = service.template
     assert template is not None, "chat_messages has checked"
     opens, options = _turn(body), _template_options(body)
+    most = most_tokens(service, body) if isinstance(body, ChatRequest) else None
 
     def encode() -> list[int]:
-        return encode_chat(service.tokenizer, template, list(messages), add_generation_prompt=opens, **options)
+        return encode_chat(service.tokenizer, template, list(messages), most, add_generation_prompt=opens, **options)
 
     try:
         ids = await service.off_loop(text_size([messages, options]), encode)

@@ -7,7 +7,14 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import check_choices, check_stream_options, read, report_unknown, truncated
+from octavo.server.openai.intake import (
+    check_choices,
+    check_stream_options,
+    most_tokens,
+    read,
+    report_unknown,
+    truncated,
+)
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Asked, Scores, asked_length
@@ -61,7 +68,8 @@ async def _prompts(service: Service, body: CompletionRequest, asked: Asked) -> l
 
 
 def _from_text(service: Service, body: CompletionRequest, text: str) -> Prompt:
-    ids = service.tokenizer.encode(text, add_special_tokens=body.add_special_tokens is not False)
+    adds = body.add_special_tokens is not False
+    ids = service.tokenizer.encode(text, add_special_tokens=adds, at_most=most_tokens(service, body))
     if not ids:
         raise invalid("prompt is empty, and this model has no BOS to begin with: give at least one character", "prompt")
     return Prompt(tuple(ids), text)

@@ -51,6 +51,11 @@ def check_choices(service: Service, body: Sampling, num_prompts: int) -> None:
         raise invalid(message, "n", "too_many_choices")
 
 
+def most_tokens(service: Service, body: Sampling) -> int | None:
+    """How many tokens a prompt can have at all; None where any number is cut to what fits."""
+    return service.facts.capacity.max_model_len if body.truncate_prompt_tokens is None else None
+
+
 def truncated(service: Service, body: Sampling, prompt: Prompt, asked: Asked) -> Prompt:
     """The prompt's last tokens, where the client asked for that: `truncate_prompt_tokens` of them, or all that fit."""
     count = body.truncate_prompt_tokens
