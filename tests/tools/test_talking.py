@@ -296,6 +296,20 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(
     assert "(stopped)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["run", "hi"], ["chat"], ["doctor", "--port", "0"]])
+def test_ctrl_c_while_a_model_loads_says_nothing(command: list[str], tiny_gguf: Path) -> None:
+    words = [sys.executable, "-m", "octavo", *command, *SMALL, "--model", str(tiny_gguf)]
+    slowly = {**os.environ, "OCTAVO_FAULT": "slow-load=2"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=slowly, text=True) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.close()
+        assert "on purpose" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == ""
+
+
 def test_a_seed_of_the_configuration_begins_the_stream_of_seeds(config: Config) -> None:
     seeded = dataclasses.replace(config, model=dataclasses.replace(config.model, seed=5))
     params = SamplingParams(temperature=1, max_tokens=12, ignore_eos=True)

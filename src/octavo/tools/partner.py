@@ -104,10 +104,13 @@ class Partner:
 
 async def _ready(client: EngineClient, show: Show) -> EngineFacts:
     waiting = asyncio.ensure_future(client.wait_ready())
-    while not waiting.done():
-        show(client.progress)
-        await asyncio.wait([waiting], timeout=POLL_S)
-    return await waiting
+    try:
+        while not waiting.done():
+            show(client.progress)
+            await asyncio.wait([waiting], timeout=POLL_S)
+        return await waiting
+    finally:
+        waiting.cancel()  # where Ctrl-C ends the wait, nobody is left to hear that the engine was closed
 
 
 async def _stream(client: EngineClient, request: Request, gathering: Gathering, show: Show) -> RequestOutput:
