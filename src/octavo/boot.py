@@ -305,28 +305,28 @@ def serve(config: Config) -> int:
     """Serves the configured model over HTTP until told to stop; returns the exit status.
 
     The child is started first, so that it and the server get ready at the same time; it is told what to load as soon as
-    the port is ours and the model is on this machine. Raises CannotListen, LoadError, TemplateError, ConfigError, and
-    CannotStart for what only the engine can know.
+    the model has been opened (some 50 ms, in which the child is not ready either) and the port is ours. Raises
+    CannotListen, LoadError, TemplateError, ConfigError, and CannotStart for what only the engine can know.
     """
     client = start_engine()
     try:
+        from octavo.loaders import open_checkpoint
         from octavo.server import lifecycle
 
+        checkpoint = open_checkpoint(locate_model(config))
         with lifecycle.listen(config.server) as sock:
-            app = _build_app(config, client)
+            app = _build_app(config, client, checkpoint)
             return lifecycle.run(_serve(app, client, config, sock))
     finally:
         client.kill()
 
 
-def _build_app(config: Config, client: ProcessClient) -> App:
+def _build_app(config: Config, client: ProcessClient, checkpoint: Checkpoint) -> App:
     from octavo.config import wire
-    from octavo.loaders import open_checkpoint
     from octavo.server.app import build_app
 
-    path = locate_model(config)
-    client.setup(wire.encode(with_model(config, path)))
-    tokenizer, template = load_text(config, open_checkpoint(path))
+    client.setup(wire.encode(with_model(config, Path(checkpoint.path))))
+    tokenizer, template = load_text(config, checkpoint)
     return build_app(client, tokenizer, template, config)
 
 

@@ -205,7 +205,7 @@ def spoil(folder: Path, name: str, value: Any) -> None:
 
 
 BROKEN_FOLDERS = {
-    "no config": ("config.json", None, "config.json: No such file"),
+    "no config": ("config.json", None, "not a Hugging Face model folder: it has no config.json"),
     "config is no object": ("config.json", [1], "JSON is not as expected"),
     "config is no JSON": ("config.json", "{", "JSON is not as expected"),
     "deep JSON": ("config.json", "[" * 100_000, "JSON is not as expected"),
@@ -242,7 +242,7 @@ def test_a_template_in_a_file_of_its_own_counts_first(tmp_path: Path) -> None:
 
 def test_a_folder_of_gguf_files_says_what_to_open(tmp_path: Path) -> None:
     write_gguf(make_tiny(), tmp_path / "a.gguf")
-    with pytest.raises(LoadError, match=r"without config\.json; give the path of a GGUF file in it: a\.gguf"):
+    with pytest.raises(LoadError, match=r"it has no config\.json; give the path of a GGUF file in it: a\.gguf"):
         open_checkpoint(tmp_path)
 
 

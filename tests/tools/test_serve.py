@@ -26,6 +26,16 @@ def test_a_port_in_use(tiny_gguf: Path, capsys: Capture) -> None:
         assert f"port {port} is in use" in refused(capsys, str(tiny_gguf), "--port", port)
 
 
+def test_what_is_no_model_is_said_before_a_port_in_use(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(20))
+    (tmp_path / "folder").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = ("--port", str(listener.getsockname()[1]))
+        assert "broken.gguf" in refused(capsys, str(tmp_path / "broken.gguf"), *port)
+        folder = refused(capsys, str(tmp_path / "folder"), *port)
+    assert folder.endswith("folder: not a Hugging Face model folder: it has no config.json")
+
+
 def test_a_model_that_is_not_there(capsys: Capture) -> None:
     assert "none.gguf" in refused(capsys, "none.gguf", "--port", "0")
 

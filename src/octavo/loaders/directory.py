@@ -65,8 +65,9 @@ def open_directory(folder: Path) -> Checkpoint:
     """Opens a folder. Weights stay on disk until they are read; LoadError says what is wrong or not supported."""
     config_path = folder / "config.json"
     files = sorted(path.name for path in folder.glob("*.gguf"))
-    if files and not config_path.is_file():
-        raise bad_file(folder, f"a folder without config.json; give the path of a GGUF file in it: {', '.join(files)}")
+    if not config_path.exists():
+        instead = f"; give the path of a GGUF file in it: {', '.join(files)}" if files else ""
+        raise bad_file(folder, f"not a Hugging Face model folder: it has no config.json{instead}")
     config_bytes = read_small(config_path, MAX_JSON_BYTES)
     config = cast(Json, decode_json(config_path, config_bytes, dict[str, Any]))
     with located(config_path):
