@@ -12,6 +12,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench
+PEER_BENCH := ../shared/peers/offline.py
 
 .PHONY: help install serve test test-slow check format docs bench clean
 
@@ -45,11 +46,11 @@ docs: $(STAMP) ## Write the generated documents again
 	@$(BIN)/python -c 'from octavo.cli import reference; print(reference(), end="")' > docs/reference/command-line.md
 
 bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throughput beside llama.cpp as well
+	@$(require_peers)
 	@$(BIN)/python bench/policy.py
 	@$(BIN)/python bench/kernels.py
 	@$(BIN)/python bench/server_overhead.py
-	@if [ -n "$(PEERS)" ] && [ -f ../shared/peers/offline.py ]; then \
-		$(BIN)/python ../shared/peers/offline.py --engine octavo,llamacpp --dir $(PEERS) $(ARGS); fi
+	@[ -z "$(PEERS)" ] || $(BIN)/python $(PEER_BENCH) --engine octavo,llamacpp --dir $(PEERS) $(ARGS)
 
 clean: ## Remove everything that was built
 	@rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache
@@ -73,6 +74,11 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo 'this Python cannot create virtual environments. On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
+
+define require_peers
+	[ -z "$(PEERS)" ] || [ -f $(PEER_BENCH) ] || { \
+		echo 'the comparison with PEERS=$(PEERS) needs $(PEER_BENCH) beside this repository; it is not there.' >&2; exit 1; }
+endef
 
 define require_compiler
 	for cxx in "$$CXX" c++ g++ clang++; do \
