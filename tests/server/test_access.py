@@ -1,6 +1,7 @@
 """Keys, origins, request ids, a path prefix: what stands between the outside and the endpoints."""
 
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote
@@ -90,6 +91,16 @@ def test_a_path_is_one_word_of_the_log(site: Site, caplog: pytest.LogCaptureFixt
     assert line.isascii() and line.isprintable()
     method, shown, status, *_ = line.split(" ")
     assert (method, unquote(shown), status) == ("GET", path, "404")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_log_says_how_many_tokens_a_request_was(site: Site, caplog: pytest.LogCaptureFixture, stream: bool) -> None:
+    ask = {"prompt": [[1, 2, 3], [4, 5]], "max_tokens": 4, "n": 2, "ignore_eos": True, "stream": stream}
+    with caplog.at_level(logging.INFO, "octavo.server.access"):
+        assert site.post("/v1/completions", ask, headers={"x-request-id": "counted"}).status_code == 200
+        site.until(lambda: any("(counted)" in record.getMessage() for record in caplog.records))
+    (line,) = (record.getMessage() for record in caplog.records if "(counted)" in record.getMessage())
+    assert re.fullmatch(r"POST /v1/completions 200 in \d+\.\d+ s, 5 \+ 16 tokens \(counted\)", line)
 
 
 def test_two_requests_may_have_one_request_id(site: Site) -> None:

@@ -138,7 +138,9 @@ def _log_access(exchange: Exchange) -> None:
     if access.isEnabledFor(level):
         seconds = time.perf_counter() - exchange.began
         status = exchange.status or "client gone"
-        access.log(level, "%s %s %s in %.3f s (%s)", exchange.method, _shown(exchange), status, seconds, exchange.id)
+        tokens = f", {exchange.tokens}" if exchange.tokens else ""
+        text = "%s %s %s in %.3f s%s (%s)"
+        access.log(level, text, exchange.method, _shown(exchange), status, seconds, tokens, exchange.id)
 
 
 def _shown(exchange: Exchange) -> str:

@@ -25,7 +25,7 @@ class ClientGone(Exception):
 class Exchange:
     """Reads the request, writes the answer, and notices when the client is gone."""
 
-    __slots__ = ("_receive", "_send", "began", "headers", "id", "method", "path", "replied", "status")
+    __slots__ = ("_receive", "_send", "began", "headers", "id", "method", "path", "replied", "status", "tokens")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, root_path: str = "") -> None:
         """`root_path` may stand before the path, where a proxy did not take it off."""
@@ -41,6 +41,8 @@ class Exchange:
         """Headers of the answer that are known so far."""
         self.status = 0
         """Of the answer; 0: it has not begun."""
+        self.tokens = ""
+        """For the log: how many the prompts have and how many were generated, as `37 + 8 tokens`."""
 
     def header(self, name: str, value: str) -> None:
         """Adds a header to the answer, which must not have begun. Characters that it cannot hold become `?`."""

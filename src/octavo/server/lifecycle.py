@@ -128,7 +128,7 @@ class _Life:
         """Lets what runs come to its end, within limits; a second signal ends it at once."""
         duty, limit_s = self.app.service.duty, self.config.shutdown_timeout
         duty.drain()
-        log.info("shutting down: %d running requests have %g s; a second signal ends them", duty.in_flight, limit_s)
+        log.info("shutting down: running requests (%d) have %g s; a second signal ends them", duty.in_flight, limit_s)
         idle = asyncio.ensure_future(duty.idle())
         again = asyncio.ensure_future(self.heard.get())
         try:
@@ -140,7 +140,7 @@ class _Life:
             if dead.done():
                 return await self._bury(dead.result())
             if not idle.done():
-                log.warning("%d requests did not end in time and are cut off", duty.in_flight)
+                log.warning("requests that did not end in time and are cut off: %d", duty.in_flight)
                 await _stop_all(self.app, f"the server is shutting down and waits no longer than {limit_s:g} s")
             return 0
         finally:

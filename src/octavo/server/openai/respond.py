@@ -73,6 +73,9 @@ async def respond(exchange: Exchange, body: Sampling, job: Job, shape: Shape) ->
             await exchange.while_connected(answer(exchange, body, job, shape), stopped)
         except Stopped as reason:
             await _fail(exchange, unavailable(str(reason), "shutting_down", 5))
+        finally:
+            usage = job.usage()
+            exchange.tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
 
 
 async def _fail(exchange: Exchange, error: ApiError) -> None:
