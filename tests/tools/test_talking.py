@@ -17,9 +17,10 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.cli import USAGE, main
 from octavo.config import CacheConfig, Config, EngineConfig, ModelConfig
+from octavo.engine.outputs import CompletionOutput, RequestOutput, Timing
 from octavo.models.catalog import DEFAULT_MODEL
 from octavo.tools.chat import COMMANDS, Conversation, plain, talk
-from octavo.tools.oneshot import conversation, full_prompt, piped
+from octavo.tools.oneshot import conversation, full_prompt, piped, speed
 from octavo.tools.partner import AnswerRefused, Partner, open_partner
 from octavo.tools.terminal import Show, ignore
 from tests.tools.conftest import SMALL
@@ -64,7 +65,9 @@ def test_run_prints_the_answer_of_the_offline_engine(llm: LLM, tiny_gguf: Path, 
 def test_run_raw_continues_the_text(llm: LLM, tiny_gguf: Path, capsys: Capture) -> None:
     output = llm.generate("the ring", GREEDY, use_tqdm=False)[0]
     words = ("--raw", "--json", "--model", str(tiny_gguf), "--max-tokens=12", "the ring")
-    assert json.loads(ask(capsys, *words)) == {
+    answer = json.loads(ask(capsys, *words))
+    assert all(value > 0 for value in answer.pop("timing").values())
+    assert answer == {
         "model": "tiny",
         "text": output.outputs[0].text,
         "finish_reason": output.outputs[0].finish_reason,
@@ -87,6 +90,28 @@ def test_a_model_is_called_as_it_was_asked_for(
     monkeypatch.setattr("octavo.tools.chat.lines", lambda: iter(()))
     assert main(["chat", *SMALL, str(other)]) == 0
     assert capsys.readouterr().out.startswith("mine, 256 tokens of context")
+
+
+@pytest.mark.parametrize(
+    ("times", "count", "said"),
+    [
+        ((1.0, 1.25, 3.25), 9, "3 + 9 tokens, the first after 0.25 s, then 4.0 tokens/s"),
+        ((1.0, 1.25, 1.25), 1, "3 + 1 tokens, the first after 0.25 s"),
+        ((1.0, None, None), 0, "3 + 0 tokens"),
+    ],
+)
+def test_the_speed_is_that_of_the_tokens_after_the_first(
+    times: tuple[float | None, ...], count: int, said: str
+) -> None:
+    choice = CompletionOutput(0, token_ids=[5] * count)
+    assert speed(RequestOutput("r", None, [1, 2, 3], [choice], timing=Timing(*times))) == said
+
+
+def test_run_says_the_speed_on_a_terminal(tiny_gguf: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--model", str(tiny_gguf), "--max-tokens", "4", "--ignore-eos", "hi")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["run", *SMALL, *words]) == 0
+    assert " + 4 tokens, the first after " in capsys.readouterr().err
 
 
 def test_sampling_flags_reach_the_sampler(llm: LLM, tiny_gguf: Path, capsys: Capture) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored
+from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored, Queued
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, TokenId
@@ -45,6 +45,34 @@ class CompletionOutput:
 
 
 @dataclass(slots=True)
+class Timing:
+    """When it happened, in seconds of the engine's clock. None: it did not."""
+
+    queued_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Queued):
+            self.queued_s = event.time_s
+        elif isinstance(event, Generated):
+            self.last_token_s = event.time_s
+            if self.first_token_s is None:
+                self.first_token_s = event.time_s
+
+    @property
+    def to_first_token_s(self) -> float | None:
+        """The wait, the prompt's computation, and the first draw."""
+        return None if self.queued_s is None or self.first_token_s is None else self.first_token_s - self.queued_s
+
+    def tokens_per_s(self, count: int) -> float | None:
+        """The rate of those after the first, of `count` in all; None where there are none."""
+        if self.first_token_s is None or self.last_token_s is None or self.last_token_s <= self.first_token_s:
+            return None
+        return (count - 1) / (self.last_token_s - self.first_token_s)
+
+
+@dataclass(slots=True)
 class RequestOutput:
     """One prompt and its choices."""
 
@@ -56,6 +84,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     prompt_logprobs: list[Distribution | None] | None = None
     """One for each prompt token; None for the first."""
+    timing: Timing = field(default_factory=Timing, compare=False)
 
 
 class GenerationError(RuntimeError):
@@ -105,6 +134,7 @@ class Gathering:
         """Takes the request's events of one step. Raises GenerationError where the request failed."""
         endings = {event.choice: event for event in events if isinstance(event, Finished)}
         for event in events:
+            self.output.timing.take(event)
             if isinstance(event, Generated):
                 ending = endings.get(event.choice)
                 self._generated(self.output.outputs[event.choice], event.tokens, ending and ending.stop_token)

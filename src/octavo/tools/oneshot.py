@@ -73,8 +73,20 @@ def _finish(output: RequestOutput, name: str, *, as_json: bool) -> None:
         return
     if not choice.text.endswith("\n"):
         write("\n")
+    if sys.stderr.isatty():
+        print(f"octavo: {speed(output)}", file=sys.stderr)
     if choice.finish_reason == "length":
         print(f"octavo: cut off after {len(choice.token_ids)} tokens; --max-tokens N allows more", file=sys.stderr)
+
+
+def speed(output: RequestOutput) -> str:
+    """`37 + 8 tokens, the first after 0.05 s, then 120.3 tokens/s`: of the prompt and the answer."""
+    count, timing = len(output.outputs[0].token_ids), output.timing
+    first, rate = timing.to_first_token_s, timing.tokens_per_s(count)
+    parts = [f"{len(output.prompt_token_ids)} + {count} tokens"]
+    parts += [] if first is None else [f"the first after {first:.2f} s"]
+    parts += [] if rate is None else [f"then {rate:.1f} tokens/s"]
+    return ", ".join(parts)
 
 
 def summary(output: RequestOutput, name: str) -> str:
@@ -85,5 +97,15 @@ def summary(output: RequestOutput, name: str) -> str:
         "completion_tokens": len(choice.token_ids),
         "cached_tokens": output.num_cached_tokens,
     }
-    answer = {"model": name, "text": choice.text, "finish_reason": choice.finish_reason, "usage": usage}
+    timing = {
+        "time_to_first_token_s": output.timing.to_first_token_s,
+        "tokens_per_s": output.timing.tokens_per_s(len(choice.token_ids)),
+    }
+    answer = {
+        "model": name,
+        "text": choice.text,
+        "finish_reason": choice.finish_reason,
+        "usage": usage,
+        "timing": timing,
+    }
     return to_json(answer)
