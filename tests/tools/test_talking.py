@@ -224,6 +224,16 @@ def test_what_only_the_engine_can_know(
     assert capsys.readouterr() == ("", f"octavo {command[0]}: cannot start: {message}\n")
 
 
+@pytest.mark.parametrize("command", [["run", "--max-tokens=1", "hi"], ["chat"]])
+def test_what_may_surprise_in_the_memory_plan_is_said(
+    command: list[str], tiny_gguf: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main([*command, "--backend", "reference", "--num-blocks", "4", "--model", str(tiny_gguf)]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "octavo: warning: the context is lowered from 256 to 64 tokens: no more KV fits"
+
+
 def test_a_broken_file_is_one_line(tmp_path: Path, tiny_gguf: Path, capsys: Capture) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny_gguf.read_bytes()[:5000])

@@ -12,7 +12,7 @@ from octavo.core.sampling import SamplingParams
 from octavo.engine.outputs import GenerationError, RequestOutput
 from octavo.models.catalog import names_of
 from octavo.tools.partner import AnswerRefused, Message, Partner, open_partner, sampling_params
-from octavo.tools.terminal import NotText, Show, check_text, write
+from octavo.tools.terminal import NotText, Show, check_text, note, write
 
 
 @dataclass(slots=True)
@@ -36,6 +36,8 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
     check_text(options.system or "", "--system")
     conversation = Conversation(options.system or "")
     with open_partner(resolved.config) as (partner, facts):
+        for line in facts.warnings:
+            note(f"warning: {line}")
         if sys.stdin.isatty():
             name = names_of(resolved.config.model.model, resolved.config.model.served_model_name)[0]
             print(f"{name}, {facts.capacity.max_model_len:,} tokens of context. /help lists commands.")
@@ -65,7 +67,7 @@ def readable(line: str) -> bool:
     try:
         check_text(line, "this line")
     except NotText as error:
-        print(f"octavo: {error}", file=sys.stderr)
+        note(str(error))
         return False
     return True
 
@@ -80,7 +82,7 @@ def answer(
             output = partner.answer(conversation.messages, params, show)
     except (AnswerRefused, GenerationError, KeyboardInterrupt) as error:
         conversation.turns.pop()
-        print(f"octavo: {str(error) or 'interrupted'} (/clear begins anew)", file=sys.stderr)
+        note(f"{str(error) or 'interrupted'} (/clear begins anew)")
         return None
     choice = output.outputs[0]
     conversation.say("assistant", choice.text)

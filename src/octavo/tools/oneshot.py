@@ -11,7 +11,7 @@ from octavo.engine.outputs import RequestOutput
 from octavo.loaders.hub import local_path
 from octavo.models.catalog import find_model, names_of
 from octavo.tools.partner import AnswerRefused, Message, open_partner, sampling_params
-from octavo.tools.terminal import check_text, ignore, to_json, write
+from octavo.tools.terminal import check_text, ignore, note, to_json, write
 
 INTERRUPTED = 130
 
@@ -27,7 +27,9 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
     check_text(options.system or "", "--system")
     params = sampling_params(options, temperature=0.0)
     show = ignore if options.json else write
-    with open_partner(resolved.config) as (partner, _):
+    with open_partner(resolved.config) as (partner, facts):
+        for line in facts.warnings:
+            note(f"warning: {line}")
         if options.raw:
             output = partner.complete(prompt, params, show)
         else:
@@ -74,9 +76,9 @@ def _finish(output: RequestOutput, name: str, *, as_json: bool) -> None:
     if not choice.text.endswith("\n"):
         write("\n")
     if sys.stderr.isatty():
-        print(f"octavo: {speed(output)}", file=sys.stderr)
+        note(speed(output))
     if choice.finish_reason == "length":
-        print(f"octavo: cut off after {len(choice.token_ids)} tokens; --max-tokens N allows more", file=sys.stderr)
+        note(f"cut off after {len(choice.token_ids)} tokens; --max-tokens N allows more")
 
 
 def speed(output: RequestOutput) -> str:

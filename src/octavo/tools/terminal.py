@@ -36,6 +36,11 @@ def check_text(text: str, what: str) -> None:
         raise NotText(f"{what} is not UTF-8: byte 0x{byte:02X} after {text[: error.start][-20:]!r}") from None
 
 
+def note(text: str) -> None:
+    """A line for a person, beside the answers."""
+    print(f"octavo: {text}", file=sys.stderr, flush=True)
+
+
 def ignore(_: str) -> None:
     return
 
