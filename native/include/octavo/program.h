@@ -113,6 +113,8 @@ class Program {
   void run_split(const Op& op, int index, int thread);
   void run_merge(const Op& op, int task, int thread);
   void run_job(int index, int thread);
+  uint8_t* layer_at(int layer) const;
+  size_t query_bytes() const;  // of one row
   AttendArgs attend_args(const Op& op, const Task& task) const;
   Partial partial_at(float* memory, int index) const;
   size_t partial_floats() const;

@@ -28,3 +28,16 @@ static inline float exp_one(float x) {
 }
 
 static inline f32 silu(f32 x) { return div(x, add(broadcast(1.0f), exp(sub(zero(), x)))); }
+
+#ifndef OCTAVO_HAS_BF16
+// Without BF16 instructions a pair of bf16 costs two multiply-adds, low element first.
+static inline float upper_half(uint32_t bits) {
+  float f;
+  __builtin_memcpy(&f, &bits, 4);
+  return f;
+}
+static inline f32 dot2_bf16(f32 acc, bytes pairs, uint32_t pair) {
+  acc = fma(low_bf16(pairs), broadcast(upper_half(pair << 16)), acc);
+  return fma(high_bf16(pairs), broadcast(upper_half(pair & 0xffff0000u)), acc);
+}
+#endif

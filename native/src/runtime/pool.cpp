@@ -90,10 +90,9 @@ void Pool::worker(int thread) {
 }
 
 void Pool::each(int count, const std::function<void(int, int)>& f) {
-  struct Context {
-    const std::function<void(int, int)>& f;
-  } context{f};
-  const Stage stage{count, &context, [](void* c, int item, int thread) { static_cast<Context*>(c)->f(item, thread); }};
+  using Function = std::function<void(int, int)>;
+  const Stage stage{count, const_cast<Function*>(&f),
+                    [](void* c, int item, int thread) { (*static_cast<const Function*>(c))(item, thread); }};
   run(&stage, 1);
 }
 

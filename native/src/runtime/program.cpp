@@ -124,7 +124,7 @@ void Program::run(const Step& step) {
 void Program::copy_blocks(const Step& step) {
   if (step.copies.empty()) return;
   pool_.each(num_layers_, [&](int layer, int) {
-    uint8_t* base = kv_->data() + layer_bytes_ * static_cast<size_t>(layer);
+    uint8_t* base = layer_at(layer);
     for (size_t i = 0; i < step.copies.size(); i += 2)
       std::memcpy(base + layout_.block_bytes * static_cast<size_t>(step.copies[i + 1]),
                   base + layout_.block_bytes * static_cast<size_t>(step.copies[i]), layout_.block_bytes);
@@ -140,7 +140,7 @@ void Program::grow(int rows) {
   for (const Op& op : ops_)
     if (op.kind == Kind::matmul) stride = std::max(stride, kernels_.activation_stride(op.weight->kind, op.weight->k));
   activations_.resize(std::max(activations_.size(), stride * static_cast<size_t>(std::max(rows, kLogitRows))));
-  queries_.resize(std::max(queries_.size(), static_cast<size_t>(rows * shape_.heads * shape_.head_dim) * 4));
+  queries_.resize(std::max(queries_.size(), static_cast<size_t>(rows) * query_bytes()));
 }
 
 void Program::extend_rotations(int positions) {
@@ -276,22 +276,25 @@ void Program::run_matmul(const Op& op, int tile, int) {
 
 // ---- attention ----
 
+uint8_t* Program::layer_at(int layer) const { return kv_->data() + layer_bytes_ * static_cast<size_t>(layer); }
+
+size_t Program::query_bytes() const { return static_cast<size_t>(shape_.heads * shape_.head_dim) * 4; }
+
 void Program::run_rope(const Op& op, int row, int) {
   const Row& at = row_places_[static_cast<size_t>(row)];
-  const size_t query_bytes = static_cast<size_t>(shape_.heads * shape_.head_dim) * 4;
-  kernels_.rope_store({&layout_, kv_->data() + layer_bytes_ * static_cast<size_t>(op.layer), row_of(op.in, row),
+  kernels_.rope_store({&layout_, layer_at(op.layer), row_of(op.in, row),
                        rotations_.data() + static_cast<size_t>(at.position * shape_.rope_dim),
-                       queries_.data() + query_bytes * static_cast<size_t>(row), shape_.heads, shape_.rope_dim,
+                       queries_.data() + query_bytes() * static_cast<size_t>(row), shape_.heads, shape_.rope_dim,
                        shape_.scale, at.block, at.slot});
 }
 
 AttendArgs Program::attend_args(const Op& op, const Task& task) const {
   const Segment& segment = segments_[static_cast<size_t>(task.segment)];
-  const size_t query_bytes = static_cast<size_t>(shape_.heads * shape_.head_dim) * 4, out = static_cast<size_t>(op.out);
+  const size_t out = static_cast<size_t>(op.out);
   const size_t row = static_cast<size_t>(segment.first_row), stride = static_cast<size_t>(columns_[out]);
-  return {&layout_,       kv_->data() + layer_bytes_ * static_cast<size_t>(op.layer),
-          segment.blocks, queries_.data() + query_bytes * row,
-          query_bytes,    const_cast<float*>(buffers_[out].data()) + stride * row,
+  return {&layout_,       layer_at(op.layer),
+          segment.blocks, queries_.data() + query_bytes() * row,
+          query_bytes(),  const_cast<float*>(buffers_[out].data()) + stride * row,
           stride,         shape_.heads,
           task.kv_head,   segment.position,
           task.first_row, task.num_rows};

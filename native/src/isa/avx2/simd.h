@@ -59,14 +59,6 @@ static inline f32 first_lanes(int n, f32 a, f32 b) {
 
 static inline i32 zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 static inline i32 broadcast_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-static inline i32 load_int(const int32_t* p) {
-  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
-}
-static inline void store_int(int32_t* p, i32 v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v.lo);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), v.hi);
-}
 static inline i32 add_int(i32 a, i32 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 static inline f32 to_float(i32 v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 static inline i32 to_int(f32 v) { return {_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)}; }
@@ -129,15 +121,6 @@ static inline f32 high_bf16(bytes v) {
 static inline bytes keep_low_bf16(bytes v) {
   __m256i mask = _mm256_set1_epi32(65535);
   return {_mm256_and_si256(v.lo, mask), _mm256_and_si256(v.hi, mask)};
-}
-static inline float bf16_bits(uint32_t bits) {
-  float f;
-  __builtin_memcpy(&f, &bits, 4);
-  return f;
-}
-static inline f32 dot2_bf16(f32 acc, bytes pairs, uint32_t pair) {
-  acc = fma(low_bf16(pairs), broadcast(bf16_bits(pair << 16)), acc);
-  return fma(high_bf16(pairs), broadcast(bf16_bits(pair & 0xffff0000u)), acc);
 }
 static inline __m128i narrow_bf16(__m256 v) {  // to nearest, ties to even; NaN stays NaN
   __m256i bits = _mm256_castps_si256(v);

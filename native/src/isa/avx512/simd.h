@@ -36,8 +36,6 @@ static inline f32 first_lanes(int n, f32 a, f32 b) {
 
 static inline i32 zero_int() { return _mm512_setzero_si512(); }
 static inline i32 broadcast_int(int32_t x) { return _mm512_set1_epi32(x); }
-static inline i32 load_int(const int32_t* p) { return _mm512_loadu_si512(p); }
-static inline void store_int(int32_t* p, i32 v) { _mm512_storeu_si512(p, v); }
 static inline f32 to_float(i32 v) { return _mm512_cvtepi32_ps(v); }
 static inline i32 to_int(f32 v) { return _mm512_cvtps_epi32(v); }  // to nearest, ties to even
 static inline void store_narrow(int8_t* p, i32 v) {
@@ -96,17 +94,7 @@ static inline int32_t reduce_add_int(i32 v) { return _mm512_reduce_add_epi32(v);
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 #ifndef OCTAVO_HAS_BF16
-// Without BF16 instructions a pair of bf16 costs two multiply-adds, low element first.
 inline constexpr bool kBf16Activations = false;
-static inline float bf16_bits(uint32_t bits) {
-  float f;
-  __builtin_memcpy(&f, &bits, 4);
-  return f;
-}
-static inline f32 dot2_bf16(f32 acc, bytes pairs, uint32_t pair) {
-  acc = fma(low_bf16(pairs), broadcast(bf16_bits(pair << 16)), acc);
-  return fma(high_bf16(pairs), broadcast(bf16_bits(pair & 0xffff0000u)), acc);
-}
 static inline void store_bf16(void* p, f32 v) {  // to nearest, ties to even; NaN stays NaN
   __m512i bits = _mm512_castps_si512(v);
   __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -22,7 +22,7 @@ inline constexpr bool kBf16Activations = false;
   f32 r;                              \
   OCTAVO_EACH r.lane[i] = expression; \
   return r
-static inline float bf16_bits(uint32_t bits) {
+static inline float bits_float(uint32_t bits) {
   float f;
   __builtin_memcpy(&f, &bits, 4);
   return f;
@@ -39,8 +39,8 @@ static inline uint32_t load_u16(const void* p, int i) {
 }
 static inline float f16_to_float(uint32_t h) {
   uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
-  if (rest >= 0x7c00u) return bf16_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-  if (rest >= 0x0400u) return bf16_bits(sign | ((rest << 13) + 0x38000000u));
+  if (rest >= 0x7c00u) return bits_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+  if (rest >= 0x0400u) return bits_float(sign | ((rest << 13) + 0x38000000u));
   float subnormal = static_cast<float>(rest) * 0x1p-24f;
   return sign ? -subnormal : subnormal;
 }
@@ -48,7 +48,7 @@ static inline uint32_t float_to_f16(float f) {  // to nearest, ties to even
   uint32_t bits = float_bits(f), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
   if (rest > 0x7f800000u) return sign | 0x7e00u;
   if (rest >= 0x477ff000u) return sign | 0x7c00u;
-  if (rest < 0x38800000u) return sign | (float_bits(bf16_bits(rest) + 0.5f) - 0x3f000000u);
+  if (rest < 0x38800000u) return sign | (float_bits(bits_float(rest) + 0.5f) - 0x3f000000u);
   return sign | (rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13;
 }
 
@@ -66,7 +66,7 @@ static inline f32 abs(f32 a) { OCTAVO_LANES(a.lane[i] < 0 ? -a.lane[i] : a.lane[
 static inline f32 fma(f32 a, f32 b, f32 c) { OCTAVO_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }
 static inline f32 round(f32 a) { OCTAVO_LANES(__builtin_rintf(a.lane[i])); }
 static inline f32 times_two_to(f32 a, f32 n) {
-  OCTAVO_LANES(a.lane[i] * bf16_bits(static_cast<uint32_t>(static_cast<int32_t>(n.lane[i]) + 127) << 23));
+  OCTAVO_LANES(a.lane[i] * bits_float(static_cast<uint32_t>(static_cast<int32_t>(n.lane[i]) + 127) << 23));
 }
 static inline f32 below(f32 a, f32 limit, f32 then, f32 otherwise) {
   OCTAVO_LANES(a.lane[i] < limit.lane[i] ? then.lane[i] : otherwise.lane[i]);
@@ -79,12 +79,6 @@ static inline i32 broadcast_int(int32_t x) {
   return r;
 }
 static inline i32 zero_int() { return broadcast_int(0); }
-static inline i32 load_int(const int32_t* p) {
-  i32 r;
-  OCTAVO_EACH r.lane[i] = p[i];
-  return r;
-}
-static inline void store_int(int32_t* p, i32 v) { OCTAVO_EACH p[i] = v.lane[i]; }
 static inline i32 add_int(i32 a, i32 b) {
   OCTAVO_EACH a.lane[i] += b.lane[i];
   return a;
@@ -101,7 +95,7 @@ static inline f32 load_f16(const void* p) { OCTAVO_LANES(f16_to_float(load_u16(p
 static inline f32 load_f16_halves(const void* a, const void* b) {
   OCTAVO_LANES(f16_to_float(i < 8 ? load_u16(a, i) : load_u16(b, i - 8)));
 }
-static inline f32 load_bf16(const void* p) { OCTAVO_LANES(bf16_bits(load_u16(p, i) << 16)); }
+static inline f32 load_bf16(const void* p) { OCTAVO_LANES(bits_float(load_u16(p, i) << 16)); }
 static inline f32 load_halves(const float* a, const float* b) { OCTAVO_LANES(i < 8 ? a[i] : b[i - 8]); }
 static inline void store_u16(void* p, int i, uint32_t v) {
   uint16_t half = static_cast<uint16_t>(v);
@@ -145,17 +139,12 @@ static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
   return dot4_byte(acc, weights, activations);
 }
 
-static inline f32 low_bf16(bytes v) { OCTAVO_LANES(bf16_bits(load_u16(v.lane, 2 * i) << 16)); }
-static inline f32 high_bf16(bytes v) { OCTAVO_LANES(bf16_bits(load_u16(v.lane, 2 * i + 1) << 16)); }
+static inline f32 low_bf16(bytes v) { OCTAVO_LANES(bits_float(load_u16(v.lane, 2 * i) << 16)); }
+static inline f32 high_bf16(bytes v) { OCTAVO_LANES(bits_float(load_u16(v.lane, 2 * i + 1) << 16)); }
 static inline bytes keep_low_bf16(bytes v) {
   OCTAVO_EACH v.lane[4 * i + 2] = v.lane[4 * i + 3] = 0;
   return v;
 }
-static inline f32 dot2_bf16(f32 acc, bytes pairs, uint32_t pair) {
-  acc = fma(low_bf16(pairs), broadcast(bf16_bits(pair << 16)), acc);
-  return fma(high_bf16(pairs), broadcast(bf16_bits(pair & 0xffff0000u)), acc);
-}
-
 static inline float reduce_max(f32 v) {
   float m = v.lane[0];
   OCTAVO_EACH m = v.lane[i] > m ? v.lane[i] : m;
