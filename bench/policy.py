@@ -72,7 +72,7 @@ def decode(num_running: int, target_ms: float, num_steps: int = 200) -> Measured
     for i in range(num_running):
         prompt = tuple((i * 7919 + j) % 50_000 for j in range(200 + i % 16))
         one.submit(Request(request_id=f"request-{i}", prompt=prompt, params=params), 0.0)
-    while one.waiting or any(choice.num_left > 1 for choice in one.running):
+    while one.roster.waiting or any(choice.num_left > 1 for choice in one.roster.running):
         step_ms(one, 0.0)
     gc.collect()
     gc.freeze()
@@ -92,9 +92,9 @@ def cached_prompt() -> tuple[Measured, Measured, Measured]:
     hashed, matched, admitted = [], [], []
     for i in range(7):
         one.submit(Request(request_id=f"again-{i}", prompt=prompt, params=params), 0.0)
-        chain = one.waiting[0].chain
+        chain = one.roster.waiting[0].chain
         hashed.append(timed(lambda chain=chain: chain.extend(prompt)))
-        matched.append(timed(lambda chain=chain: one.index.match(chain)))
+        matched.append(timed(lambda chain=chain: one.cache.index.match(chain)))
         admitted.append(step_ms(one, 0.0))
     return (
         measure("hash 100k tokens, once", 30.0, hashed),
@@ -128,7 +128,7 @@ def blocked_queue() -> Measured:
     for i in range(64):
         prompt = tuple((i * 7919 + j) % 50_000 for j in range(24_000))
         one.submit(Request(request_id=f"request-{i}", prompt=prompt, params=params), 0.0)
-    while one.waiting or any(choice.num_left > 1 for choice in one.running):
+    while one.roster.waiting or any(choice.num_left > 1 for choice in one.roster.running):
         step_ms(one, 0.0)
     for i in range(200):
         prompt = tuple((i * 104_729 + j) % 50_000 for j in range(100_000))

@@ -83,7 +83,7 @@ class Replica:
         self.plans.append(plan)
         self.check()
         for work in plan.work:
-            states = [choice.state for choice in self.scheduler.requests[work.request_id]]
+            states = [choice.state for choice in self.scheduler.roster.requests[work.request_id]]
             assert all(states[sample.choice] is not ChoiceState.FINISHED for sample in work.samples)
         return plan
 

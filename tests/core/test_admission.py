@@ -13,7 +13,7 @@ from tests.core.replica import Replica, limits, request
 def refusal(replica: Replica, name: str = "r") -> Refused:
     found = replica.outcomes[name].refused
     assert found is not None
-    assert not replica.scheduler.has_work and not replica.scheduler.requests
+    assert not replica.scheduler.has_work and not replica.scheduler.roster.requests
     return found
 
 

@@ -24,42 +24,42 @@ def busy() -> Replica:
 
 
 def lease_a_blank_block(scheduler: Scheduler) -> None:
-    scheduler.pool.refs[scheduler.pool.blank()[0]] = 1
+    scheduler.cache.pool.refs[scheduler.cache.pool.blank()[0]] = 1
 
 
 def take_a_block(scheduler: Scheduler) -> None:
-    scheduler.pool.take()
+    scheduler.cache.pool.take()
 
 
 def hold_twice(scheduler: Scheduler) -> None:
-    scheduler.pool.refs[scheduler.running[0].lease.table[0]] += 1
+    scheduler.cache.pool.refs[scheduler.roster.running[0].lease.table[0]] += 1
 
 
 def lose_an_entry(scheduler: Scheduler) -> None:
-    scheduler.index.forget(scheduler.pool.cached()[0])
+    scheduler.cache.index.forget(scheduler.cache.pool.cached()[0])
 
 
 def publish_too_early(scheduler: Scheduler) -> None:
-    choice = scheduler.running[-1]
-    scheduler.index.publish(b"key", (3, 3, 3, 3), None, choice.lease.table[-1])
+    choice = scheduler.roster.running[-1]
+    scheduler.cache.index.publish(b"key", (3, 3, 3, 3), None, choice.lease.table[-1])
 
 
 def publish_a_lie(scheduler: Scheduler) -> None:
-    choice = scheduler.running[0]
+    choice = scheduler.roster.running[0]
     block = choice.lease.table[0]
-    scheduler.index.forget(block)
-    scheduler.index.publish(b"key", (7, 7, 7, 7), None, block)
+    scheduler.cache.index.forget(block)
+    scheduler.cache.index.publish(b"key", (7, 7, 7, 7), None, block)
 
 
 def publish_half_a_block(scheduler: Scheduler) -> None:
-    scheduler.index.publish(b"key", (7,), None, scheduler.pool.blank()[0])
+    scheduler.cache.index.publish(b"key", (7,), None, scheduler.cache.pool.blank()[0])
 
 
 def plan_into_a_shared_block(scheduler: Scheduler) -> None:
     plan = scheduler.in_flight
     assert plan is not None
     work = plan.work[0]
-    cached = scheduler.pool.cached()[0]
+    cached = scheduler.cache.pool.cached()[0]
     work = replace(work, block_ids=(*work.block_ids[:-1], cached))
     scheduler.in_flight = replace(plan, work=(work, *plan.work[1:]))
 
@@ -69,36 +69,36 @@ def overspend(scheduler: Scheduler) -> None:
 
 
 def differ_in_a_shared_block(scheduler: Scheduler) -> None:
-    scheduler.running[1].tokens[0] += 1
+    scheduler.roster.running[1].tokens[0] += 1
 
 
 def run_without_a_move(scheduler: Scheduler) -> None:
-    scheduler.waiting[0].state = ChoiceState.RUNNING
+    scheduler.roster.waiting[0].state = ChoiceState.RUNNING
 
 
 def finish_and_keep_blocks(scheduler: Scheduler) -> None:
-    scheduler.running[0].state = ChoiceState.PREEMPTED
+    scheduler.roster.running[0].state = ChoiceState.PREEMPTED
 
 
 def queue_out_of_order(scheduler: Scheduler) -> None:
-    scheduler.running.reverse()
+    scheduler.roster.running.reverse()
 
 
 def compute_too_much(scheduler: Scheduler) -> None:
-    scheduler.running[0].computed += 5
+    scheduler.roster.running[0].computed += 5
 
 
 def draw_for_the_finished(scheduler: Scheduler) -> None:
-    scheduler.running[0].draw_for((0, 1))
+    scheduler.roster.running[0].draw_for((0, 1))
 
 
 def follow_nobody(scheduler: Scheduler) -> None:
-    scheduler.requests["last"][0].state = ChoiceState.FOLLOWING
-    scheduler.requests["last"] *= 2
+    scheduler.roster.requests["last"][0].state = ChoiceState.FOLLOWING
+    scheduler.roster.requests["last"] *= 2
 
 
 def claim_for_ever(scheduler: Scheduler) -> None:
-    scheduler.claims.by_key[b"key"] = scheduler.running[0]
+    scheduler.cache.claims.by_key[b"key"] = scheduler.roster.running[0]
 
 
 BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
@@ -139,8 +139,16 @@ def test_every_law_has_a_break() -> None:
 
 def test_an_audit_changes_nothing() -> None:
     replica = busy()
-    before = (list(replica.scheduler.pool.refs), replica.scheduler.pool.cached(), replica.scheduler.in_flight)
+    before = (
+        list(replica.scheduler.cache.pool.refs),
+        replica.scheduler.cache.pool.cached(),
+        replica.scheduler.in_flight,
+    )
     for _ in range(2):
         audit(replica.scheduler)
-    assert before == (list(replica.scheduler.pool.refs), replica.scheduler.pool.cached(), replica.scheduler.in_flight)
-    assert isinstance(replica.scheduler.index.entries()[0], CachedBlock)
+    assert before == (
+        list(replica.scheduler.cache.pool.refs),
+        replica.scheduler.cache.pool.cached(),
+        replica.scheduler.in_flight,
+    )
+    assert isinstance(replica.scheduler.cache.index.entries()[0], CachedBlock)

@@ -37,7 +37,7 @@ def test_choices_end_on_their_own_and_the_request_with_the_last() -> None:
     for choice, finished in outcome.finished.items():
         ended_by_eos = finished.reason is FinishReason.STOP
         assert (outcome.ids(choice)[-1] == 0) == ended_by_eos
-    assert not replica.scheduler.requests
+    assert not replica.scheduler.roster.requests
 
 
 @pytest.mark.parametrize("n", [2, 5])
@@ -69,7 +69,7 @@ def test_followers_wait_while_the_prompt_is_computed_and_all_end_on_cancel() -> 
     replica = Replica(limits(max_num_batched_tokens=4))
     replica.submit(request("r", range(8), n=3))
     replica.step()
-    states = [choice.state for choice in replica.scheduler.requests["r"]]
+    states = [choice.state for choice in replica.scheduler.roster.requests["r"]]
     assert states == [ChoiceState.RUNNING, ChoiceState.FOLLOWING, ChoiceState.FOLLOWING]
     replica.cancel("r")
     assert replica.outcomes["r"].reasons() == [FinishReason.ABORT] * 3
@@ -81,7 +81,7 @@ def test_a_prompt_preempted_before_its_end_still_forks_once() -> None:
     tight = limits(num_blocks=6, max_num_batched_tokens=5, enable_prefix_caching=False, max_num_partial_prefills=2)
     replica = Replica(tight, watermark=0.0)
     replica.submit(request("old", [1] * 3, max_tokens=16), request("r", [2] * 12, n=2, max_tokens=2))
-    while replica.scheduler.requests["r"][0].computed < 4:
+    while replica.scheduler.roster.requests["r"][0].computed < 4:
         replica.step()
     replica.run()
     forks = [work for plan in replica.plans for work in plan.work if len(work.samples) == 2]
@@ -135,7 +135,7 @@ def test_a_choice_is_cancelled_alone_in_every_state(state: str, choice: int) -> 
 def test_the_last_choice_that_is_cancelled_ends_the_request(state: str) -> None:
     replica = cancelled_in(state, 0)
     replica.cancel("r", 2)
-    assert "r" in replica.scheduler.requests
+    assert "r" in replica.scheduler.roster.requests
     replica.cancel("r", 1)
     assert replica.outcomes["r"].reasons() == [FinishReason.ABORT] * 3
     assert not replica.scheduler.has_work and replica.scheduler.load().blocks_leased == 0

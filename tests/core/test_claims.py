@@ -10,9 +10,9 @@ PROMPT = [1, 2, 3, 4, 5, 6, 7, 0, 1]
 def choices(*names: str) -> list[Choice]:
     replica = Replica(limits())
     replica.submit(*[request(name, PROMPT) for name in names])
-    for choice in replica.scheduler.waiting:
+    for choice in replica.scheduler.roster.waiting:
         choice.chain.extend(choice.tokens)
-    return replica.scheduler.waiting
+    return replica.scheduler.roster.waiting
 
 
 def test_a_block_is_in_work_while_its_claimant_has_work_in_this_step() -> None:

@@ -93,7 +93,7 @@ def cancelled_in(state: str) -> Replica:
 def test_cancel_in_every_state_frees_everything_at_once_and_stays_silent_after(state: str) -> None:
     replica = cancelled_in(state)
     assert replica.outcomes["r"].reasons() == [FinishReason.ABORT]
-    assert "r" not in replica.scheduler.requests
+    assert "r" not in replica.scheduler.roster.requests
     if state != "preempted":
         assert replica.scheduler.load().blocks_leased == 0
     num_tokens = len(replica.outcomes["r"].ids())
@@ -144,7 +144,7 @@ def test_a_failed_step_ends_its_requests_only_and_publishes_nothing() -> None:
         assert (finished.reason, finished.message) == (FinishReason.ERROR, "the step failed")
     assert isinstance(replica.events[-1], Stepped) and replica.events[-1].num_tokens == 0
     load = replica.scheduler.load()
-    assert (load.blocks_leased, load.blocks_cached, len(replica.scheduler.index)) == (0, 0, 0)
+    assert (load.blocks_leased, load.blocks_cached, len(replica.scheduler.cache.index)) == (0, 0, 0)
     replica.run()
     assert replica.outcomes["queued"].reasons() == [FinishReason.LENGTH]
 
@@ -163,7 +163,7 @@ def test_what_an_earlier_step_published_outlives_a_failed_one() -> None:
     replica.submit(request("r", [1] * 9))
     replica.step()
     replica.fail(replica.plan())
-    assert len(replica.scheduler.index) == 1
+    assert len(replica.scheduler.cache.index) == 1
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -62,7 +62,7 @@ def test_a_preemption_says_what_was_lost_and_why() -> None:
     assert isinstance(event, Preempted)
     assert (event.request_id, event.choice, event.tokens_lost) == ("b", 0, 8)
     assert event.reason == "request a needs 1 blocks for its next 1 tokens, 0 are free"
-    (choice,) = replica.scheduler.requests["b"]
+    (choice,) = replica.scheduler.roster.requests["b"]
     assert choice.state is ChoiceState.PREEMPTED and choice.lease.table == ()
     replica.run()
 
@@ -87,7 +87,7 @@ def test_a_preempted_choice_keeps_its_place() -> None:
     replica.submit(request("a", [1] * 6, max_tokens=6), request("b", [2] * 6, max_tokens=6))
     replica.submit(request("c", [3] * 6, max_tokens=6))
     until_preempted(replica)
-    assert [choice.request_id for choice in replica.scheduler.waiting] == ["b", "c"]
+    assert [choice.request_id for choice in replica.scheduler.roster.waiting] == ["b", "c"]
     replica.run()
     admitted = [event.request_id for event in replica.events if isinstance(event, Admitted)]
     assert admitted[-2:] == ["b", "c"]

@@ -53,7 +53,7 @@ def test_a_preemption_scores_nothing_twice_and_nothing_never(
     replica = Replica(tight, watermark=0.0)
     scores = request("scores", PROMPT, prompt_logprobs=1, max_tokens=5, priority=5)
     replica.submit(*[request(f"neighbour{i}", [6], max_tokens=3) for i in range(neighbours)], scores)
-    while replica.scheduler.requests["scores"][0].computed < lost_after:
+    while replica.scheduler.roster.requests["scores"][0].computed < lost_after:
         replica.step()
     replica.submit(request("urgent", [7] * 13, max_tokens=2, priority=0))
     replica.run()

@@ -92,9 +92,9 @@ def test_blocks_of_a_step_in_flight_cannot_be_hit() -> None:
     replica = Replica(limits())
     replica.submit(request("a", PROMPT))
     plan = replica.plan()
-    assert not len(replica.scheduler.index)
+    assert not len(replica.scheduler.cache.index)
     replica.commit(plan)
-    assert len(replica.scheduler.index) == 2
+    assert len(replica.scheduler.cache.index) == 2
 
 
 def test_another_namespace_or_model_shares_nothing() -> None:
@@ -181,7 +181,7 @@ def test_a_reset_is_refused_while_blocks_are_held() -> None:
     replica.submit(request("r", PROMPT))
     replica.step()
     assert replica.scheduler.reset_prefix_cache(0.0) is None
-    assert len(replica.scheduler.index) == 2
+    assert len(replica.scheduler.cache.index) == 2
     replica.run()
     events = replica.scheduler.reset_prefix_cache(9.0)
     assert events is not None and {type(event) for event in events} == {BlockEvicted}
@@ -203,7 +203,7 @@ def test_stored_and_evicted_events_are_the_index() -> None:
             parents[event.key] = event.parent
         elif isinstance(event, BlockEvicted):
             keys.remove(event.key)
-    assert keys == {entry.key for entry in replica.scheduler.index.entries()}
+    assert keys == {entry.key for entry in replica.scheduler.cache.index.entries()}
 
 
 @pytest.mark.parametrize("budget", [2, 3, 256])

@@ -166,7 +166,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         held = self.replica.scheduler.load().blocks_leased
         events = self.replica.scheduler.reset_prefix_cache(0.0)
         assert (events is None) == bool(held)
-        assert held or not len(self.replica.scheduler.index)
+        assert held or not len(self.replica.scheduler.cache.index)
         self.replica.check()
 
     def teardown(self) -> None:

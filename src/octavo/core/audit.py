@@ -24,7 +24,7 @@ def audit(scheduler: Scheduler) -> tuple[str, ...]:
 
 def blocks_add_up(scheduler: Scheduler) -> Iterator[str]:
     """Blank, cached and leased blocks are disjoint, and together they are the pool."""
-    pool = scheduler.pool
+    pool = scheduler.cache.pool
     leased = [block for block, refs in enumerate(pool.refs) if refs]
     states = Counter((*pool.blank(), *pool.cached(), *leased))
     for block in range(pool.num_blocks):
@@ -41,41 +41,41 @@ def counts_are_holders(scheduler: Scheduler) -> Iterator[str]:
         holders.update(choice.lease.table)
         if len(set(choice.lease.table)) != len(choice.lease.table):
             yield f"{_name(choice)} holds a block twice: {choice.lease.table}"
-    for block, refs in enumerate(scheduler.pool.refs):
+    for block, refs in enumerate(scheduler.cache.pool.refs):
         if refs != holders[block]:
             yield f"block {block} counts {refs} holders and has {holders[block]}"
 
 
 def index_and_blocks_are_inverse(scheduler: Scheduler) -> Iterator[str]:
     """Every findable entry has its block and every block its entry; cached means findable and not held."""
-    entries = scheduler.index.entries()
+    entries = scheduler.cache.index.entries()
     if len({entry.block for entry in entries}) != len(entries):
         yield "two keys name the same block"
     for entry in entries:
-        if scheduler.index.entry_of(entry.block) is not entry:
+        if scheduler.cache.index.entry_of(entry.block) is not entry:
             yield f"the entry of block {entry.block} is another's"
-    free = {entry.block for entry in entries if not scheduler.pool.refs[entry.block]}
-    if free != set(scheduler.pool.cached()):
-        yield f"blocks {sorted(free)} can be hit and are free, but {sorted(scheduler.pool.cached())} are cached"
+    free = {entry.block for entry in entries if not scheduler.cache.pool.refs[entry.block]}
+    if free != set(scheduler.cache.pool.cached()):
+        yield f"blocks {sorted(free)} can be hit and are free, but {sorted(scheduler.cache.pool.cached())} are cached"
 
 
 def entries_are_full(scheduler: Scheduler) -> Iterator[str]:
     """A findable block is full, and only what has been computed is findable."""
     size = scheduler.limits.block_size
-    for entry in scheduler.index.entries():
+    for entry in scheduler.cache.index.entries():
         if len(entry.tokens) != size:
             yield f"block {entry.block} can be hit with {len(entry.tokens)} of {size} tokens"
-    for choice in scheduler.running:
+    for choice in scheduler.roster.running:
         due: CachedBlock | None = None
         for logical, block in enumerate(choice.lease.table[: choice.computed // size]):
             due = CachedBlock(b"", tuple(choice.tokens[logical * size : (logical + 1) * size]), due, block)
-            entry = scheduler.index.entry_of(block)
+            entry = scheduler.cache.index.entry_of(block)
             if entry is not None:
                 if not same_prefix(entry, due):
                     yield f"{_name(choice)} holds block {block} of another prefix"
                 due = entry
         for block in choice.lease.table[choice.computed // size :]:
-            if scheduler.index.holds(block):
+            if scheduler.cache.index.holds(block):
                 yield f"{_name(choice)} holds findable block {block} with only {choice.computed} tokens computed"
 
 
@@ -94,7 +94,7 @@ def writes_are_exclusive(scheduler: Scheduler) -> Iterator[str]:
             continue
         end = work.start + len(work.tokens)
         for block in work.block_ids[work.start // size : (end - 1) // size + 1]:
-            if scheduler.pool.refs[block] != 1 or scheduler.index.holds(block):
+            if scheduler.cache.pool.refs[block] != 1 or scheduler.cache.index.holds(block):
                 yield f"{work.request_id} writes block {block}, which others rely on"
         if len(work.block_ids) * size < end:
             yield f"{work.request_id} writes up to {end} in {len(work.block_ids)} blocks"
@@ -105,7 +105,7 @@ def steps_keep_their_budgets(scheduler: Scheduler) -> Iterator[str]:
     plan, limits = scheduler.in_flight, scheduler.limits
     if plan is None:
         return
-    partial = sum(1 < choice.num_left != choice.granted for choice in scheduler.running)
+    partial = sum(1 < choice.num_left != choice.granted for choice in scheduler.roster.running)
     longest = max((len(work.tokens) for work in plan.work), default=0)
     for what, count, limit in (
         ("tokens", plan.num_tokens, limits.max_num_batched_tokens),
@@ -121,7 +121,7 @@ def sharing_is_of_equals(scheduler: Scheduler) -> Iterator[str]:
     """Leases that share a block agree on every token up to its end, or to the end of the shorter one's tail."""
     size = scheduler.limits.block_size
     first: dict[BlockId, tuple[Choice, int]] = {}
-    for choice in scheduler.running:
+    for choice in scheduler.roster.running:
         for logical, block in enumerate(choice.lease.table):
             other, place = first.setdefault(block, (choice, logical))
             if other is choice:
@@ -133,26 +133,26 @@ def sharing_is_of_equals(scheduler: Scheduler) -> Iterator[str]:
 
 def life_cycle_is_kept(scheduler: Scheduler) -> Iterator[str]:
     """Each choice is where its state says, in order, and only running ones hold blocks."""
-    places = {ChoiceState.RUNNING: scheduler.running, ChoiceState.FOLLOWING: None, ChoiceState.FINISHED: None}
+    places = {ChoiceState.RUNNING: scheduler.roster.running, ChoiceState.FOLLOWING: None, ChoiceState.FINISHED: None}
     for choice in _all_choices(scheduler):
-        place = places.get(choice.state, scheduler.waiting)
-        if (choice in scheduler.running, choice in scheduler.waiting) != (
-            place is scheduler.running,
-            place is scheduler.waiting,
+        place = places.get(choice.state, scheduler.roster.waiting)
+        if (choice in scheduler.roster.running, choice in scheduler.roster.waiting) != (
+            place is scheduler.roster.running,
+            place is scheduler.roster.waiting,
         ):
             yield f"{_name(choice)} is {choice.state} and in the wrong queue"
         if choice.state is not ChoiceState.RUNNING and choice.lease.table:
             yield f"{_name(choice)} is {choice.state} and holds {choice.lease.table}"
-    for queue in (scheduler.running, scheduler.waiting):
+    for queue in (scheduler.roster.running, scheduler.roster.waiting):
         if any(a.order >= b.order for a, b in pairwise(queue)):
             yield "a queue is out of order"
-    if (width := sum(choice.width for choice in scheduler.running)) > scheduler.limits.max_num_seqs:
+    if (width := sum(choice.width for choice in scheduler.roster.running)) > scheduler.limits.max_num_seqs:
         yield f"{width} choices run, at most {scheduler.limits.max_num_seqs} may"
 
 
 def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
     """A running choice has computed fewer tokens than it knows, and has slots for just those and the granted ones."""
-    for choice in scheduler.running:
+    for choice in scheduler.roster.running:
         if not 0 <= choice.computed < len(choice.tokens) <= choice.max_len:
             yield f"{_name(choice)} computed {choice.computed} of {len(choice.tokens)} tokens, limit {choice.max_len}"
         if choice.lease.num_slots != choice.computed + choice.granted:
@@ -163,7 +163,7 @@ def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
 
 def nobody_draws_for_the_finished(scheduler: Scheduler) -> Iterator[str]:
     """Each choice that follows is drawn for by one other; each one that runs or waits draws for itself too."""
-    for choices in scheduler.requests.values():
+    for choices in scheduler.roster.requests.values():
         following = [choice.index for choice in choices if choice.state is ChoiceState.FOLLOWING]
         for place, choice in enumerate(choices):
             if choice.index != place:
@@ -177,7 +177,7 @@ def nobody_draws_for_the_finished(scheduler: Scheduler) -> Iterator[str]:
 
 def claims_are_live(scheduler: Scheduler) -> Iterator[str]:
     """Whoever claims to compute a block is running, and says so itself."""
-    for key, choice in scheduler.claims.by_key.items():
+    for key, choice in scheduler.cache.claims.by_key.items():
         if choice.claim != key or choice.state is not ChoiceState.RUNNING:
             yield f"{_name(choice)} is {choice.state} and still claims a block"
 
@@ -198,12 +198,12 @@ LAWS: tuple[Law, ...] = (
 
 
 def _all_choices(scheduler: Scheduler) -> Iterator[Choice]:
-    for choices in scheduler.requests.values():
+    for choices in scheduler.roster.requests.values():
         yield from choices
 
 
 def _is_live(scheduler: Scheduler, work: Work) -> bool:
-    choices = scheduler.requests.get(work.request_id)
+    choices = scheduler.roster.requests.get(work.request_id)
     return choices is not None and choices[work.choice].state is ChoiceState.RUNNING
 
 

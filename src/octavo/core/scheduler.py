@@ -11,18 +11,14 @@ A running choice that lacks blocks takes them from those behind it in the order,
 the order always advances, and since nobody is accepted who could not finish alone, everybody finishes.
 """
 
-from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from octavo.core.budget import Later, Need, Never, StepBudget, Terms, judge, num_blocks_for
+from octavo.core.budget import Later, Need, Never, StepBudget, Terms, judge
+from octavo.core.cache import Hit, KvCache
 from octavo.core.choice import Choice
-from octavo.core.claims import Claims
 from octavo.core.events import (
     Admitted,
-    BlockEvicted,
-    BlockStored,
     Event,
     Finished,
     Generated,
@@ -32,13 +28,11 @@ from octavo.core.events import (
     Refused,
     Stepped,
 )
-from octavo.core.hashing import HASHES, KeyChain, root_key
-from octavo.core.lease import Lease
+from octavo.core.hashing import HASHES
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS
-from octavo.core.pool import BlockPool
-from octavo.core.prefix import CachedBlock, PrefixIndex
-from octavo.core.request import ChoiceState, Move, Request
+from octavo.core.request import ChoiceState, Request
+from octavo.core.roster import Roster
 from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
 
 MAX_PASSED = 64
@@ -47,8 +41,6 @@ LOOKAHEAD = 32
 """Choices that one plan looks past at most, because they wait for blocks, a turn, or each other."""
 
 RUNNING = ChoiceState.RUNNING  # a name of its own: the innermost loops ask for it
-_order = attrgetter("order")
-_rank = attrgetter("rank")
 _T = TypeVar("_T")
 
 
@@ -71,70 +63,54 @@ class Scheduler:
     ) -> None:
         """`fingerprint` names the model in block keys; `watermark`: the share of the pool that newcomers leave free."""
         self.limits = limits
-        self.pool = BlockPool(limits.num_blocks)
-        self.index = PrefixIndex()
-        self.running: list[Choice] = []
-        """Those who hold blocks, in order."""
-        self.waiting: list[Choice] = []
-        """Those who have none, in order: new ones and preempted ones."""
-        self.requests: dict[RequestId, tuple[Choice, ...]] = {}
-        """All choices of each live request."""
-        self.claims = Claims(limits.block_size)
+        self.cache = KvCache(limits, _named("hash_algorithm", HASHES, hash_algorithm), fingerprint)
+        self.roster = Roster()
         self.in_flight: StepPlan | None = None
         self._rank = _named("scheduling_policy", RANKS, limits.scheduling_policy)
         self._victim = _named("victim", VICTIMS, victim)
         self._chunk = _named("chunk", CHUNKS, chunk)
-        self._digest = _named("hash_algorithm", HASHES, hash_algorithm)
-        self._fingerprint = fingerprint
         self._watermark = int(limits.num_blocks * watermark)
-        self._caching = limits.enable_prefix_caching
-        self._block_size = limits.block_size
         self._serial = 0
         self._step = 0
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
-        self._any_finished = False
         self._events: list[Event] = []
-        self._prefix_queries = 0
-        self._prefix_hits = 0
 
     # ---- what is asked and told from outside ----
 
     @property
     def has_work(self) -> bool:
         """Is anything queued or running? Then, and only then, `plan` has work in it."""
-        return bool(self.running or self.waiting)
+        return bool(self.roster.running or self.roster.waiting)
 
     def load(self) -> Load:
+        pool, waiting = self.cache.pool, self.roster.waiting
         return Load(
-            num_running=len(self.running),
-            num_waiting=len(self.waiting),
-            num_waiting_tokens=sum(len(choice.tokens) for choice in self.waiting),
-            blocks_blank=self.pool.num_blank,
-            blocks_cached=self.pool.num_cached,
-            blocks_leased=self.pool.num_leased,
-            prefix_queries=self._prefix_queries,
-            prefix_hits=self._prefix_hits,
+            num_running=len(self.roster.running),
+            num_waiting=len(waiting),
+            num_waiting_tokens=sum(len(choice.tokens) for choice in waiting),
+            blocks_blank=pool.num_blank,
+            blocks_cached=pool.num_cached,
+            blocks_leased=pool.num_leased,
+            prefix_queries=self.cache.queries,
+            prefix_hits=self.cache.hits,
         )
 
     def submit(self, request: Request, now: float) -> tuple[Event, ...]:
         """Queues a request, or refuses it for good: then it left no trace."""
         terms = judge(request, self.limits)
-        if request.request_id in self.requests:
+        if request.request_id in self.roster.requests:
             terms = Never("duplicate_id", f"a request with the id {request.request_id!r} is still live")
         if isinstance(terms, Never):
             self._events.append(Refused(request.request_id, now, terms.code, terms.message))
             return self._drain(now)
-        choices = self._choices_of(request, terms)
-        self.requests[request.request_id] = choices
-        insort(self.waiting, choices[0], key=_order)
+        self.roster.enter(self._choices_of(request, terms))
         self._events.append(Queued(request.request_id, now, len(request.prompt), request.params.n))
         return self._drain(now)
 
     def _choices_of(self, request: Request, terms: Terms) -> tuple[Choice, ...]:
         eos = () if request.params.ignore_eos else self.limits.eos_token_ids
         stop_ids = frozenset(eos + request.params.stop_token_ids)
-        root = root_key(self._digest, request.namespace, self._fingerprint)
         self._serial += 1
         return tuple(
             Choice(
@@ -144,8 +120,8 @@ class Scheduler:
                 serial=self._serial,
                 max_len=terms.max_len,
                 stop_ids=stop_ids,
-                lease=self._new_lease(()),
-                chain=KeyChain(self._digest, root, self._block_size),
+                lease=self.cache.new_lease(),
+                chain=self.cache.new_chain(request.namespace),
             )
             for index in range(request.params.n)
         )
@@ -160,17 +136,12 @@ class Scheduler:
             self._end_request(request_id, FinishReason.ABORT, now)
         else:
             self._end_choice(request_id, choice, now)
-        self._sweep()
+        self.roster.sweep()
         return self._drain(now)
 
     def reset_prefix_cache(self, now: float) -> tuple[Event, ...] | None:
         """Forgets every cached block and starts the hit counters anew; None, and no change, while blocks are held."""
-        if self.pool.num_leased:
-            return None
-        for block in self.pool.drop_cached():
-            self.index.forget(block)
-        self._prefix_queries = self._prefix_hits = 0
-        return self._drain(now)
+        return self._drain(now) if self.cache.clear() else None
 
     # ---- plan ----
 
@@ -183,7 +154,7 @@ class Scheduler:
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
         self._grant_prefills(prefills, budget, now)
-        if self.waiting and not budget.num_preempted:
+        if self.roster.waiting and not budget.num_preempted:
             self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
         self._top_up(self._granted[num_decodes:], budget)
@@ -193,7 +164,7 @@ class Scheduler:
         """One token for each running choice that has one left; returns the others."""
         prefills: list[Choice] = []
         granted = self._granted
-        for choice in tuple(self.running):
+        for choice in tuple(self.roster.running):
             if len(choice.tokens) - choice.computed != 1:
                 prefills.append(choice)
             elif budget.tokens > 0 and choice.state is RUNNING:
@@ -218,19 +189,21 @@ class Scheduler:
 
     def _fund_newcomers(self, budget: StepBudget) -> None:
         """What newcomers may take: running prompts keep their turn, and the blocks that they will still need."""
-        short = [c for c in self.running if c.granted < len(c.tokens) - c.computed]
+        running = self.roster.running
+        short = [c for c in running if c.granted < len(c.tokens) - c.computed]
         promised = sum([c.lease.num_missing(c.num_left - c.granted) for c in short])
-        budget.seqs = self.limits.max_num_seqs - sum([c.width for c in self.running])
+        budget.seqs = self.limits.max_num_seqs - sum([c.width for c in running])
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
-        budget.blocks = self.pool.num_free - promised
+        budget.blocks = self.cache.pool.num_free - promised
 
     def _admit_waiting(self, budget: StepBudget, now: float) -> None:
         """Starts waiting choices in order, and past blocked ones within bounds: so that nothing stalls, or starves."""
+        waiting, running = self.roster.waiting, self.roster.running
         blocked: list[Choice] = []
         position = 0
-        while position < min(len(self.waiting), LOOKAHEAD) and budget.tokens > 0:
-            choice = self.waiting[position]
-            if (budget.seqs < 1 or budget.blocks < 1) and choice.rank >= self.running[-1].rank:
+        while position < min(len(waiting), LOOKAHEAD) and budget.tokens > 0:
+            choice = waiting[position]
+            if (budget.seqs < 1 or budget.blocks < 1) and choice.rank >= running[-1].rank:
                 break  # everybody needs a slot and a block, and from here on nobody may displace for them
             lacks = self._try_start(choice, budget, now)
             if lacks is None:
@@ -256,7 +229,7 @@ class Scheduler:
         flight = [choice for choice in self._granted if choice.granted]
         work = tuple([choice.work() for choice in flight])
         copies = tuple([copy for choice in flight if choice.copies for copy in choice.copies])
-        self._note_cache_changes(now)
+        self._events += self.cache.drain(now)
         plan = StepPlan(self._step + 1, work, copies)
         if work:
             self._step, self._flight, self.in_flight = plan.step, flight, plan
@@ -265,7 +238,7 @@ class Scheduler:
     # ---- chunks ----
 
     def _chunk_of(self, choice: Choice, budget: StepBudget) -> int:
-        others_wait = len(self.waiting) > (choice.state is not RUNNING)
+        others_wait = len(self.roster.waiting) > (choice.state is not RUNNING)
         chunk = self._chunk(choice.num_left, budget.tokens, others_wait)
         return min(chunk, choice.chunk_limit(), self._longest_chunk(choice))
 
@@ -283,80 +256,44 @@ class Scheduler:
         """Gives a waiting choice a lease and its first chunk, or says what it lacks."""
         if choice.preempted_in == self._step + 1:
             return Later("turn", 1, 0)
-        hit = self._look_up(choice)
-        if self._reads_cache(choice) and self.claims.is_in_work(choice, len(hit)):
+        hit = self.cache.look_up(choice)
+        if self.cache.is_in_work(choice, hit):
             return Later("block_in_work", 1, 0)
         lacks = self._try_enter(choice, hit, budget, now)
         while lacks is not None and self._displace(choice, lacks, budget, now):
             lacks = self._try_enter(choice, hit, budget, now)
         return lacks
 
-    def _try_enter(self, choice: Choice, hit: tuple[CachedBlock, ...], budget: StepBudget, now: float) -> Later | None:
+    def _try_enter(self, choice: Choice, hit: Hit, budget: StepBudget, now: float) -> Later | None:
         """With the whole hit, or else without its last block: copying that one takes a block more than computing it."""
         lacks = self._enter(choice, hit, budget, now)
-        if lacks is not None and lacks.resource == "blocks" and self._covers_all(choice, hit):
+        if lacks is not None and lacks.resource == "blocks" and self.cache.covers_all(choice, hit):
             lacks = self._enter(choice, hit[:-1], budget, now)
         return lacks
 
-    def _enter(self, choice: Choice, hit: tuple[CachedBlock, ...], budget: StepBudget, now: float) -> Later | None:
-        choice.computed = min(len(hit) * self._block_size, len(choice.tokens) - 1)
-        need = Need(choice.num_left, self._chunk_of(choice, budget), self._num_blocks_needed(choice, hit), choice.width)
-        admission = budget.try_admit(need, keep_free=self._watermark if self.running else 0)
+    def _enter(self, choice: Choice, hit: Hit, budget: StepBudget, now: float) -> Later | None:
+        choice.computed = min(len(hit) * self.limits.block_size, len(choice.tokens) - 1)
+        num_blocks = self.cache.num_blocks_needed(choice, hit)
+        need = Need(choice.num_left, self._chunk_of(choice, budget), num_blocks, choice.width)
+        admission = budget.try_admit(need, keep_free=self._watermark if self.roster.running else 0)
         if isinstance(admission, Later):
             choice.computed = 0
             return admission
         self._start(choice, hit, admission.num_tokens, now)
         return None
 
-    def _num_blocks_needed(self, choice: Choice, hit: tuple[CachedBlock, ...]) -> int:
-        """Free blocks that all its known tokens take: new ones, cached ones that it revives, and a copied tail."""
-        refs = self.pool.refs
-        num_revived = sum([not refs[entry.block] for entry in hit])
-        num_new = num_blocks_for(len(choice.tokens), self._block_size) - len(hit)
-        return num_new + num_revived + self._covers_all(choice, hit)
-
-    def _covers_all(self, choice: Choice, hit: tuple[CachedBlock, ...]) -> bool:
-        """Is every known token cached? The last one is computed again all the same, for its logits."""
-        return len(hit) * self._block_size == len(choice.tokens)
-
-    def _start(self, choice: Choice, hit: tuple[CachedBlock, ...], num_tokens: int, now: float) -> None:
+    def _start(self, choice: Choice, hit: Hit, num_tokens: int, now: float) -> None:
         num_cached, resumed = choice.computed, choice.state is ChoiceState.PREEMPTED
-        choice.move(Move.ADMIT)
+        self.roster.admit(choice)
         choice.passed = 0
-        choice.lease = self._new_lease(hit, num_cached)
-        choice.next_full = (num_cached // self._block_size + 1) * self._block_size
+        self.cache.take(choice, hit, num_cached)
         copies = choice.lease.append_slots(num_tokens)
         if copies is None:
             raise RuntimeError(f"{choice.request_id} was admitted without the blocks for its first chunk")
         self._grant(choice, num_tokens, copies)
-        self.claims.renew(choice)
-        self.waiting.remove(choice)
-        insort(self.running, choice, key=_order)
         self._events.append(Admitted(choice.request_id, choice.index, now, num_cached, resumed))
-        if not resumed and self._reads_cache(choice):
-            self._prefix_queries += choice.prompt_len
-            self._prefix_hits += num_cached
-
-    def _new_lease(self, hit: Sequence[CachedBlock], num_slots: int = 0) -> Lease:
-        return Lease.on_hit(self.pool, self.index, self._block_size, hit, num_slots)
-
-    # ---- prefix cache ----
-
-    def _reads_cache(self, choice: Choice) -> bool:
-        return self._caching and not choice.scores_prompt
-
-    def _look_up(self, choice: Choice) -> tuple[CachedBlock, ...]:
-        if self._caching:
-            choice.chain.extend(choice.tokens)
-        return self.index.match(choice.chain) if self._reads_cache(choice) else ()
-
-    def _publish(self, choice: Choice) -> None:
-        """Makes the blocks that are now full findable, and moves on to the next one."""
-        choice.next_full = (choice.computed // self._block_size + 1) * self._block_size
-        if self._caching:
-            choice.chain.extend(choice.tokens)
-            choice.lease.publish(choice.chain, choice.computed)
-            self.claims.renew(choice)
+        if not resumed:
+            self.cache.count(choice, num_cached)
 
     # ---- preemption ----
 
@@ -365,11 +302,11 @@ class Scheduler:
     ) -> tuple[BlockCopy, ...] | None:
         """Slots for a running choice, at the cost of those behind it; None where there is nobody left behind it."""
         while (copies := choice.lease.append_slots(num_tokens)) is None:
-            behind = self.running[bisect_right(self.running, choice.order, key=_order) :]
+            behind = self.roster.behind(choice)
             if not behind:
                 return None
             victim = self._victim([c for c in behind if c.rank == behind[-1].rank])
-            need, have = choice.lease.num_missing(num_tokens), self.pool.num_free
+            need, have = choice.lease.num_missing(num_tokens), self.cache.pool.num_free
             reason = (
                 f"request {choice.request_id} needs {need} blocks for its next {num_tokens} tokens, {have} are free"
             )
@@ -378,7 +315,7 @@ class Scheduler:
 
     def _displace(self, choice: Choice, lacks: Later, budget: StepBudget, now: float) -> bool:
         """Preempts one running choice of a higher rank, if all of those together have what a waiting one lacks."""
-        lower = self.running[bisect_right(self.running, choice.rank, key=_rank) :]
+        lower = self.roster.below(choice.rank)
         if lacks.resource == "seqs":
             supply = sum([c.width for c in lower])
         elif lacks.resource == "blocks":
@@ -399,19 +336,13 @@ class Scheduler:
         What this plan had granted to it goes back into the budget.
         """
         self._events.append(Preempted(victim.request_id, victim.index, now, victim.computed, reason))
-        victim.move(Move.PREEMPT)
-        self._let_go(victim)
+        self.roster.preempt(victim)
+        self.cache.let_go(victim)
         budget.tokens += victim.granted
         budget.num_preempted += 1
         victim.granted = victim.computed = 0
         victim.copies = ()
         victim.preempted_in = self._step + 1
-        self.running.remove(victim)
-        insort(self.waiting, victim, key=_order)
-
-    def _let_go(self, choice: Choice) -> None:
-        choice.lease.release()
-        self.claims.drop(choice)
 
     # ---- commit ----
 
@@ -432,7 +363,7 @@ class Scheduler:
                 continue
             choice.computed += len(work.tokens)
             if choice.computed >= choice.next_full:
-                self._publish(choice)
+                self.cache.publish(choice)
             if work.targets:
                 self._note_scores(choice, work, outcome, now)
             if work.samples:
@@ -460,11 +391,10 @@ class Scheduler:
 
         Those that were cancelled while this step ran have a token too: it is dropped.
         """
-        choices = self.requests[choice.request_id]
+        choices = self.roster.requests[choice.request_id]
         for index in choice.draws_for:
             if index != choice.index:
-                choices[index].forked(choice)
-                insort(self.running, choices[index], key=_order)
+                self.roster.fork(choices[index], choice)
         choice.draw_for((choice.index,))
         for sample, token in zip(work.samples, outcome.sampled, strict=True):
             if choices[sample.choice].state is RUNNING:
@@ -481,27 +411,23 @@ class Scheduler:
             self._finish(choice, FinishReason.LENGTH, now)
 
     def _end_request(self, request_id: RequestId, reason: FinishReason, now: float, message: str | None = None) -> None:
-        for choice in self.requests.get(request_id, ()):
-            if choice.state is not ChoiceState.FINISHED:
-                self._finish(choice, reason, now, message=message)
+        for choice in self.roster.unfinished(request_id):
+            self._finish(choice, reason, now, message=message)
 
     def _end_choice(self, request_id: RequestId, index: int, now: float) -> None:
-        choices = self.requests.get(request_id, ())
-        if index in range(len(choices)) and choices[index].state is not ChoiceState.FINISHED:
-            leader = next((choice for choice in choices if choice.width > 1), None)
-            if leader is not None:
-                self._leave(leader, index)
-            self._finish(self.requests[request_id][index], FinishReason.ABORT, now)
+        ending = next((choice for choice in self.roster.unfinished(request_id) if choice.index == index), None)
+        if ending is not None:
+            leader = next((choice for choice in self.roster.requests[request_id] if choice.width > 1), None)
+            heir = None if leader is None else self._leave(leader, index)
+            self._finish(heir or ending, FinishReason.ABORT, now)
 
-    def _leave(self, leader: Choice, index: int) -> None:
-        """Choice `index` gets no token of the common prompt. Where it is the one that computes it, the next does."""
+    def _leave(self, leader: Choice, index: int) -> Choice | None:
+        """Choice `index` gets no token of the common prompt. Where it is the one that computes it, the next does.
+
+        Returns the choice that took its number, where one did.
+        """
         leader.draw_for(tuple([other for other in leader.draws_for if other != index]))
-        if leader.index == index:
-            choices = list(self.requests[leader.request_id])
-            heir = leader.draws_for[0]
-            leader.swap_numbers(choices[heir])
-            choices[index], choices[heir] = choices[heir], leader
-            self.requests[leader.request_id] = tuple(choices)
+        return self.roster.pass_on(leader, leader.draws_for[0]) if leader.index == index else None
 
     def _finish(
         self,
@@ -512,44 +438,24 @@ class Scheduler:
         stop_token: TokenId | None = None,
         message: str | None = None,
     ) -> None:
-        if choice.state in (ChoiceState.WAITING, ChoiceState.PREEMPTED):
-            self.waiting.remove(choice)
-        choice.move(Move.FINISH)
         choice.granted = 0
-        self._any_finished = True
-        self._let_go(choice)
+        self.cache.let_go(choice)
         self._events.append(Finished(choice.request_id, choice.index, now, reason, stop_token, message))
-        if all([other.state is ChoiceState.FINISHED for other in self.requests[choice.request_id]]):
-            del self.requests[choice.request_id]
+        self.roster.finish(choice)
 
     def _land(self, num_tokens: int, timings_s: dict[str, float], now: float) -> tuple[Event, ...]:
         """The events of a step that is over, with the gauges as the last one."""
         self._flight.clear()
-        self._sweep()
-        self._note_cache_changes(now)
-        pool = self.pool
+        self.roster.sweep()
+        self._events += self.cache.drain(now)
+        pool = self.cache.pool
         gauges = (pool.num_blank, pool.num_cached, pool.num_leased)
-        stepped = Stepped(now, self._step, len(self.running), len(self.waiting), num_tokens, *gauges, timings_s)
-        self._events.append(stepped)
+        counts = (len(self.roster.running), len(self.roster.waiting))
+        self._events.append(Stepped(now, self._step, *counts, num_tokens, *gauges, timings_s))
         return self._drain(now)
 
-    def _sweep(self) -> None:
-        """Finished choices leave the running ones here, all at once."""
-        if self._any_finished:
-            self._any_finished = False
-            self.running = [choice for choice in self.running if choice.state is RUNNING]
-
-    def _note_cache_changes(self, now: float) -> None:
-        for change in self.index.drain():
-            entry = change.entry
-            if change.stored:
-                parent = entry.parent.key if entry.parent else None
-                self._events.append(BlockStored(now, entry.key, parent, len(entry.tokens)))
-            else:
-                self._events.append(BlockEvicted(now, entry.key))
-
     def _drain(self, now: float) -> tuple[Event, ...]:
-        self._note_cache_changes(now)
+        self._events += self.cache.drain(now)
         events = tuple(self._events)
         self._events.clear()
         return events

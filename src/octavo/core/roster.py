@@ -1,0 +1,91 @@
+"""Roster: every live choice in its place: waiting, running, or with its request only. Places follow from states."""
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from operator import attrgetter
+
+from octavo.core.choice import Choice
+from octavo.core.request import ChoiceState, Move
+from octavo.core.types import RequestId
+
+_order = attrgetter("order")
+_rank = attrgetter("rank")
+
+
+class Roster:
+    """Two queues, each in order, and the requests that their choices belong to. Moves choices along their life cycle.
+
+    Finished choices leave `running` only with `sweep`, all at once: whoever walks over it may finish some.
+    """
+
+    __slots__ = ("_any_finished", "requests", "running", "waiting")
+
+    def __init__(self) -> None:
+        self.running: list[Choice] = []
+        """Those who hold blocks, in order."""
+        self.waiting: list[Choice] = []
+        """Those who have none, in order: new ones and preempted ones."""
+        self.requests: dict[RequestId, tuple[Choice, ...]] = {}
+        """All choices of each live request."""
+        self._any_finished = False
+
+    def enter(self, choices: tuple[Choice, ...]) -> None:
+        """A new request: its first choice waits, the others follow it."""
+        self.requests[choices[0].request_id] = choices
+        insort(self.waiting, choices[0], key=_order)
+
+    def admit(self, choice: Choice) -> None:
+        """A waiting choice runs."""
+        choice.move(Move.ADMIT)
+        self.waiting.remove(choice)
+        insort(self.running, choice, key=_order)
+
+    def fork(self, choice: Choice, leader: Choice) -> None:
+        """A follower runs, from where its leader is."""
+        choice.forked(leader)
+        insort(self.running, choice, key=_order)
+
+    def preempt(self, choice: Choice) -> None:
+        """A running choice waits again, at its old place."""
+        choice.move(Move.PREEMPT)
+        self.running.remove(choice)
+        insort(self.waiting, choice, key=_order)
+
+    def finish(self, choice: Choice) -> None:
+        """A choice is over, wherever it was; with the last one its request is."""
+        if choice.state in (ChoiceState.WAITING, ChoiceState.PREEMPTED):
+            self.waiting.remove(choice)
+        choice.move(Move.FINISH)
+        self._any_finished = True
+        if not self.unfinished(choice.request_id):
+            del self.requests[choice.request_id]
+
+    def sweep(self) -> None:
+        """Finished choices leave the running ones."""
+        if self._any_finished:
+            self._any_finished = False
+            self.running = [choice for choice in self.running if choice.state is ChoiceState.RUNNING]
+
+    def unfinished(self, request_id: RequestId) -> list[Choice]:
+        """The choices of a request that are not over; none of a request that is, or that nobody knows."""
+        return [c for c in self.requests.get(request_id, ()) if c.state is not ChoiceState.FINISHED]
+
+    def behind(self, choice: Choice) -> Sequence[Choice]:
+        """The running choices after this one, in order."""
+        return self.running[bisect_right(self.running, choice.order, key=_order) :]
+
+    def below(self, rank: int) -> Sequence[Choice]:
+        """The running choices of a higher rank number, in order: those who may be displaced for one of `rank`."""
+        return self.running[bisect_right(self.running, rank, key=_rank) :]
+
+    def pass_on(self, leader: Choice, index: int) -> Choice:
+        """The leader of choices that wait for their common prompt becomes number `index`, which becomes the leader's.
+
+        Returns the choice that has the leader's old number now.
+        """
+        choices = list(self.requests[leader.request_id])
+        old, heir = leader.index, choices[index]
+        leader.swap_numbers(heir)
+        choices[old], choices[index] = heir, leader
+        self.requests[leader.request_id] = tuple(choices)
+        return heir
