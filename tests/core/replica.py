@@ -20,11 +20,25 @@ def limits(**changes: object) -> Limits:
     return replace(small, **changes)  # type: ignore[arg-type]
 
 
-def request(name: str, prompt: tuple[int, ...] | list[int], *, priority: int = 0, namespace: bytes = b"", **params):
+def request(
+    name: str,
+    prompt: tuple[int, ...] | list[int],
+    *,
+    priority: int = 0,
+    namespace: bytes = b"",
+    tenant: str = "",
+    **params,
+):
     """A greedy request, unless `params` say otherwise."""
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 4, **params})
     return Request(
-        request_id=name, prompt=tuple(prompt), params=sampling, seed=7, priority=priority, namespace=namespace
+        request_id=name,
+        prompt=tuple(prompt),
+        params=sampling,
+        seed=7,
+        priority=priority,
+        namespace=namespace,
+        tenant=tenant,
     )
 
 

@@ -22,6 +22,8 @@ class Request:
     """Lower goes first, under `--scheduling-policy priority`."""
     namespace: bytes = b""
     """Whose cache this request may share: part of every block key. Tenant and salt, digested."""
+    tenant: str = ""
+    """Who pays for it: shares, limits and meters go by this name. Requests that name nobody are one tenant together."""
 
 
 class ChoiceState(StrEnum):
