@@ -59,7 +59,7 @@ def load_text(config: Config, checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTe
 
     other = config.model.tokenizer
     vocabulary = checkpoint.vocabulary if other is None else open_checkpoint(other).vocabulary
-    tokenizer = build_tokenizer(vocabulary)
+    tokenizer = build_tokenizer(vocabulary, trusts_texts=config.model.allow_special_tokens_in_text)
     source = vocabulary.chat_template if config.model.chat_template is None else _template(config.model.chat_template)
     return tokenizer, None if source is None else ChatTemplate(source, tokenizer.special_tokens)
 

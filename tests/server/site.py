@@ -42,8 +42,8 @@ def tiny_checkpoint(folder: Path) -> Checkpoint:
     return open_checkpoint(write_directory(make_tiny(max_model_len=MAX_MODEL_LEN, seed=7), folder))
 
 
-def text_of(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate]:
-    tokenizer = build_tokenizer(checkpoint.vocabulary)
+def text_of(checkpoint: Checkpoint, *, trusts_texts: bool = False) -> tuple[Tokenizer, ChatTemplate]:
+    tokenizer = build_tokenizer(checkpoint.vocabulary, trusts_texts=trusts_texts)
     assert checkpoint.vocabulary.chat_template is not None
     return tokenizer, ChatTemplate(checkpoint.vocabulary.chat_template, tokenizer.special_tokens)
 
@@ -218,7 +218,7 @@ def running(
     """
     config = config or Config(model=ModelConfig(model="tiny"), server=ServerConfig(port=0))
     replica = replica_of(checkpoint, backend or backend_of(checkpoint), max_num_seqs)
-    tokenizer, template = text_of(checkpoint)
+    tokenizer, template = text_of(checkpoint, trusts_texts=config.model.allow_special_tokens_in_text)
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -104,6 +104,9 @@ class ModelConfig:
     chat_template: str | None = option(
         None, help="a Jinja2 chat template: a file, or the template itself", none_means="the model's own"
     )
+    allow_special_tokens_in_text: bool = option(
+        False, help="control tokens that stand in prompts and messages count as such: only for clients that you trust"
+    )
     seed: int | None = option(
         None,
         help="seed of the stream from which requests without a seed of their own draw one",
@@ -225,6 +228,9 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = option(
         (), help="web origins that browsers may call from (CORS), or *", check=_origins
     )
+    strict: bool = option(
+        False, help="refuse unknown fields, and a max_tokens for which the context has no room, instead of saying so"
+    )
     root_path: str = option("", help="path under which a proxy shows this server", check=_root_path)
     uvicorn_log_level: str = option(
         "info",
@@ -240,6 +246,23 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """How much one HTTP request may bring along. What is above a limit is refused before any work is done for it."""
+
+    max_body_bytes: int = option(8 << 20, help="length of a request's body", unit="bytes", at_least=1, at_most=1 << 30)
+    max_prompts: int = option(2048, help="prompts in one request", at_least=1, at_most=2**20)
+    max_choices: int = option(4096, help="choices in one answer: prompts times n", at_least=1, at_most=2**20)
+    max_messages: int = option(10_000, help="messages in one conversation", at_least=1, at_most=2**20)
+    max_stop_strings: int = option(64, help="stop strings in one request", at_least=0, at_most=1024)
+    max_logit_bias: int | None = option(
+        None, help="entries of logit_bias in one request", at_least=0, none_means="as many as the vocabulary has tokens"
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one replica. JSON-able: see `octavo.config.wire`."""
 
@@ -248,6 +271,7 @@ class Config:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
 
 
 FAULT_FORMS = "prefill-error, decode-error@N, engine-death@N, engine-freeze@N or slow-load=SECONDS"

@@ -11,7 +11,7 @@ from typing import Any
 
 MAX_LOGPROBS = 128
 MAX_CHOICES = 128
-MAX_STOPS = 64
+MAX_STOPS = 1024
 MAX_BIAS = 100
 _MOST_SHOWN = 120
 """Characters of a value that an error quotes."""

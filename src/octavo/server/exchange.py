@@ -166,4 +166,4 @@ def _request_id(given: bytes | None) -> str:
 
 
 def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body is longer than {limit} bytes", code="body_too_large")
+    return ApiError(413, f"the body is longer than {limit:,} bytes (--max-body-bytes)", code="body_too_large")

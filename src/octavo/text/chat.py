@@ -106,13 +106,14 @@ def encode_chat(
 ) -> list[int]:
     """The prompt as ids: what `render` gives, with control tokens only where the template itself wrote them.
 
-    What looks like one in a message, a tool or a variable is encoded as the text that it is. There is exactly one BOS
-    where the template writes one or the tokenizer adds one. Raises TemplateError, ValueError for lone surrogates, and
-    TooLong, before it is encoded, for a prompt that certainly has more than `at_most` ids.
+    What looks like one in a message, a tool or a variable is encoded as the text that it is, unless the tokenizer
+    trusts texts. There is exactly one BOS where the template writes one or the tokenizer adds one. Raises
+    TemplateError, ValueError for lone surrogates, and TooLong, before it is encoded, for a prompt that certainly has
+    more than `at_most` ids.
     """
     given = {"messages": prepare(messages), "tools": tools, "variables": variables}
     controls = tokenizer.controls
-    threatened = any(controls.threatened(text) for text in texts_in(given))
+    threatened = not tokenizer.trusts_texts and any(controls.threatened(text) for text in texts_in(given))
     mark = next(unused_characters([template.source, given])) if threatened else ""
     if threatened:
         given = plain_copy(given, lambda text: controls.guard(text, mark))

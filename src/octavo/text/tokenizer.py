@@ -23,7 +23,9 @@ LONG_TEXT = 1_000
 class Tokenizer:
     """Immutable, and safe to read from many threads. Built by `build_tokenizer`."""
 
-    def __init__(self, vocabulary: Vocabulary, parts: Parts) -> None:
+    def __init__(self, vocabulary: Vocabulary, parts: Parts, trusts_texts: bool = False) -> None:
+        self.trusts_texts = trusts_texts
+        """Does a control token that stands in a text count as one, where nobody says otherwise?"""
         self.vocab_size = parts.size
         self.bos_token_id = vocabulary.bos_token_id
         self.eos_token_ids = vocabulary.eos_token_ids
@@ -45,17 +47,23 @@ class Tokenizer:
     # --- text to ids
 
     def encode(
-        self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False, at_most: int | None = None
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        parse_special: bool | None = None,
+        at_most: int | None = None,
     ) -> list[int]:
         """The ids of `text`.
 
         `add_special_tokens` puts the BOS (or EOS) that the model's own tokenizer would add. What looks like a control
-        token is text unless `parse_special`; added tokens that are not control tokens are always found.
+        token is text unless `parse_special` (None: as the tokenizer trusts texts); added tokens that are not control
+        tokens are always found.
         Raises ValueError for a lone surrogate, which no text can hold; and TooLong, at once, where it is certain that
         there would be more than `at_most` ids. Fewer may be too many, too.
         """
         self.check_length(text, at_most)
-        if parse_special:
+        if self.trusts_texts if parse_special is None else parse_special:
             ids = _encode(self._parts.parsing, text)
         else:
             ids = self._without_leaks(_encode(self._parts.plain, text))
@@ -138,12 +146,14 @@ class Tokenizer:
         return b"" if self.is_special(token_id) else self._bytes_of(token_id)
 
 
-def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
+def build_tokenizer(vocabulary: Vocabulary, *, trusts_texts: bool = False) -> Tokenizer:
     """A tokenizer whose ids are those of the model's Hugging Face tokenizer.
+
+    One that `trusts_texts` takes control tokens that stand in texts and messages for what they seem to be.
 
     Raises TokenizerError where the vocabulary is broken, or of a kind that is not known.
     """
-    return guarded(lambda: Tokenizer(vocabulary, build_parts(vocabulary)), "vocabulary")
+    return guarded(lambda: Tokenizer(vocabulary, build_parts(vocabulary), trusts_texts), "vocabulary")
 
 
 def _encode(library: "Library", text: str) -> list[int]:

@@ -35,7 +35,7 @@ _OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "c
 async def chat(service: Service, exchange: Exchange) -> None:
     """Answers the last message of a conversation `n` times."""
     body = await read(service, exchange, ChatRequest)
-    report_unknown(exchange, check_known(body))
+    report_unknown(service, exchange, check_known(body))
     service.check_model(body.model)
     check_stream_options(body)
     check_choices(service, body, 1)

@@ -24,26 +24,19 @@ from octavo.server.service import Service
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
-MAX_PROMPTS = 2048
 
 
 async def complete(service: Service, exchange: Exchange) -> None:
     """Continues each prompt `n` times."""
     body = await read(service, exchange, CompletionRequest)
-    report_unknown(exchange, check_known(body))
+    report_unknown(service, exchange, check_known(body))
     service.check_model(body.model)
     check_stream_options(body)
-    _check_number(len(body.prompt))
     check_choices(service, body, len(body.prompt))
     asked = asked_length(body, DEFAULT_MAX_TOKENS)
     prompts = await _prompts(service, body, asked)
     job = make_job(service, exchange, body, prompts, asked, _scores(body))
     await respond(exchange, body, job, CompletionShape(service, body, job, prompts))
-
-
-def _check_number(num_prompts: int) -> None:
-    if num_prompts > MAX_PROMPTS:
-        raise invalid(f"prompt has {num_prompts} prompts, at most {MAX_PROMPTS} are allowed", "prompt")
 
 
 def _scores(body: CompletionRequest) -> Scores:

@@ -4,35 +4,58 @@ import logging
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from octavo.config.schema import LimitsConfig
 from octavo.server.exchange import Exchange
-from octavo.server.openai.body import decode
-from octavo.server.openai.errors import invalid
+from octavo.server.openai.body import decode, shown
+from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.job import Prompt
 from octavo.server.openai.params import Asked
-from octavo.server.openai.schema import Model, Sampling, validate
+from octavo.server.openai.schema import Body, Model, Sampling, validate
 from octavo.server.service import Service
 
 log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
-MAX_BODY_BYTES = 8 << 20
-"""Room for a million tokens, as text or as ids."""
-MAX_CHOICES = 4096
-"""In one answer: prompts times n."""
+_COUNTED = {
+    "prompt": "max_prompts",
+    "messages": "max_messages",
+    "stop": "max_stop_strings",
+    "logit_bias": "max_logit_bias",
+}
+"""Fields that hold many of something -> the setting that says how many."""
 
 
 async def read(service: Service, exchange: Exchange, kind: type[Model]) -> Model:
     """The request's body as a `kind`; a long one is read in a thread. Raises ApiError 400, 413 or 415."""
-    raw = await exchange.body(MAX_BODY_BYTES)
-    return await service.off_loop(len(raw), lambda: validate(kind, decode(raw)))
+    raw = await exchange.body(service.config.limits.max_body_bytes)
+    body = await service.off_loop(len(raw), lambda: validate(kind, decode(raw)))
+    check_counts(service.config.limits, body)
+    return body
 
 
-def report_unknown(exchange: Exchange, names: Sequence[str]) -> None:
-    """Tells client and operator of fields that nobody knows: in a header and in the log."""
-    if names:
-        shown = ",".join(quote(name[:64], safe="$._-[]", errors="replace") for name in names[:_MOST_NAMED])
-        exchange.header("x-octavo-unknown-fields", shown)
-        log.warning("%s %s: unknown fields: %s", exchange.id, exchange.path, shown)
+def check_counts(limits: LimitsConfig, body: Body) -> None:
+    """Raises ApiError 400 for more prompts, messages and so on than one request may bring."""
+    for field, setting in _COUNTED.items():
+        value, most = getattr(body, field, None), getattr(limits, setting)
+        if most is not None and isinstance(value, list | dict) and len(value) > most:
+            flag = "--" + setting.replace("_", "-")
+            raise invalid(f"{field} has {len(value):,} entries, at most {most:,} are allowed ({flag})", field)
+
+
+def report_unknown(service: Service, exchange: Exchange, names: Sequence[str]) -> None:
+    """Tells client and operator of fields that nobody knows: in a header and in the log.
+
+    Raises ApiError 400 where the server is strict.
+    """
+    if not names:
+        return
+    if service.config.server.strict:
+        name = names[0]
+        message = f"{shown(name)} is not a known field, and this server runs with --strict"
+        raise ApiError(400, message, param=name, code="unknown_parameter")
+    told = ",".join(quote(name[:64], safe="$._-[]", errors="replace") for name in names[:_MOST_NAMED])
+    exchange.header("x-octavo-unknown-fields", told)
+    log.warning("%s %s: unknown fields: %s", exchange.id, exchange.path, told)
 
 
 def check_stream_options(body: Sampling) -> None:
@@ -46,8 +69,9 @@ def check_choices(service: Service, body: Sampling, num_prompts: int) -> None:
     n, most = body.n or 1, service.config.scheduler.max_num_seqs
     if n > most:
         raise invalid(f"n is {n}, and at most {most} choices run at once (--max-num-seqs)", "n", "too_many_choices")
-    if n * num_prompts > MAX_CHOICES:
-        message = f"n is {n} for each of {num_prompts} prompts; at most {MAX_CHOICES} choices in all are allowed"
+    most = service.config.limits.max_choices
+    if n * num_prompts > most:
+        message = f"n is {n} for each of {num_prompts} prompts, at most {most:,} choices are allowed (--max-choices)"
         raise invalid(message, "n", "too_many_choices")
 
 

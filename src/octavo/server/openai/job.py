@@ -119,7 +119,8 @@ def make_job(
     """Checks all that can be checked before the engine sees it. Raises ApiError 400."""
     capacity = service.facts.capacity
     param = "prompt" if "prompt" in type(body).model_fields else "messages"
-    limits = [asked.limit(len(prompt.ids), capacity.max_model_len, param) for prompt in prompts]
+    strict, context = service.config.server.strict, capacity.max_model_len
+    limits = [asked.limit(len(prompt.ids), context, param, strict=strict) for prompt in prompts]
     eos = service.tokenizer.eos_token_ids
     params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores) for limit in set(limits)}
     seed = service.seed(body.seed)

@@ -21,10 +21,13 @@ class Asked:
     prompt_only: bool = False
     """`echo` with 0 tokens: the engine must generate one, and the client does not see it."""
 
-    def limit(self, prompt_len: int, max_model_len: int, param: str) -> int:
-        """The most tokens to generate after such a prompt. Raises ApiError 400 where the context has no room left."""
+    def limit(self, prompt_len: int, max_model_len: int, param: str, *, strict: bool = False) -> int:
+        """The most tokens to generate after such a prompt. Raises ApiError 400 where the context has no room left.
+
+        `strict`: also where it has less than the client asked for.
+        """
         room = max_model_len - prompt_len
-        if room < 1:
+        if room < 1 or (strict and self.explicit and self.max_tokens is not None and self.max_tokens > room):
             raise self._too_long(prompt_len, max_model_len, param)
         if self.prompt_only:
             return 1

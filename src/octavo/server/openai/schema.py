@@ -184,7 +184,9 @@ class TokenizeRequest(Body):
     messages: Objects | None = optional("A conversation, put through the chat template.")
     add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
     add_special: bool | None = optional("The same as add_special_tokens.")
-    parse_special: bool | None = optional("Read control tokens in the text as such. Default false.")
+    parse_special: bool | None = optional(
+        "Read control tokens in the text as such. Default: as in a prompt (--allow-special-tokens-in-text)."
+    )
     return_token_strs: bool | None = optional("Also answer the text of each token.")
     add_generation_prompt: bool | None = optional("For messages. Default true.")
     continue_final_message: bool | None = optional("For messages. Default false.")

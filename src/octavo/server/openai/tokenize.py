@@ -15,7 +15,7 @@ from octavo.server.service import Service
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """The ids of a text, or of a conversation as the model reads it."""
     body = await read(service, exchange, TokenizeRequest)
-    report_unknown(exchange, tuple(body.model_extra or ()))
+    report_unknown(service, exchange, tuple(body.model_extra or ()))
     service.check_model(body.model)
     ids = await _ids(service, body)
     answer: dict[str, Any] = {
@@ -38,7 +38,7 @@ async def _ids(service: Service, body: TokenizeRequest) -> list[int]:
     add = _one_of("add_special_tokens", body.add_special_tokens, body.add_special)
 
     def encode() -> list[int]:
-        return service.tokenizer.encode(text, add_special_tokens=add, parse_special=bool(body.parse_special))
+        return service.tokenizer.encode(text, add_special_tokens=add, parse_special=body.parse_special)
 
     return await service.off_loop(len(text), encode)
 
@@ -53,7 +53,7 @@ def _one_of(name: str, first: bool | None, second: bool | None) -> bool:
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text that ids spell, control tokens included."""
     body = await read(service, exchange, DetokenizeRequest)
-    report_unknown(exchange, tuple(body.model_extra or ()))
+    report_unknown(service, exchange, tuple(body.model_extra or ()))
     service.check_model(body.model)
     limit = service.facts.capacity.vocab_size
     for index, token in enumerate(body.tokens):
