@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from octavo.core.plan import BlockCopy, StepPlan
-from octavo.core.ports import Backend, Capacity
+from octavo.core.ports import Backend, BlockMemory, Capacity
 from octavo.core.sampling import SamplingParams
 from tests.contract.driver import WHOLE, Run, finish, step
 from tests.contract.implementations import ALL, MAX_MODEL_LEN, POISON, WITH_WEIGHTS
@@ -207,6 +207,58 @@ def test_copies_happen_in_their_order_before_any_work(fresh: Open, backend: Back
     run.block_ids = (3, 2, 5)
     step(backend, [run], WHOLE, [BlockCopy(0, 2), BlockCopy(2, 3), BlockCopy(1, 2)])
     assert run.outcome == alone(fresh, replace(run, block_ids=blocks(0)), 2).outcome
+
+
+# -- blocks, out and in ------------------------------------------------------------------------------------------------
+
+
+def test_blocks_that_were_elsewhere_are_as_good_as_before(backend: Backend, fresh: Open):
+    """A run's blocks are read, overwritten by others, and written back elsewhere, in another order; then it goes on."""
+    assert isinstance(backend, BlockMemory)
+    run = Run("a", prompt(2 * BLOCK + 3), SAMPLED, (4, 9, 2, 11))
+    finish(backend, [run], 3)
+    kept = [backend.read_block(block) for block in run.block_ids]
+    assert {len(raw) for raw in kept} == {backend.block_bytes}
+    finish(backend, [Run("other", prompt(30, 2), GREEDY, run.block_ids)], 2)
+    run.block_ids = (7, 4, 0, 9)
+    for block, raw in reversed(list(zip(run.block_ids, kept, strict=True))):
+        backend.write_block(block, raw)
+        assert backend.read_block(block) == raw
+    finish(backend, [run], 9)
+    assert run.outcome == alone(fresh, replace(run, block_ids=blocks(0)), 9).outcome
+
+
+def test_what_was_read_does_not_change_when_the_block_does(backend: Backend):
+    assert isinstance(backend, BlockMemory)
+    finish(backend, [Run("a", prompt(BLOCK), GREEDY, blocks(0))], 1)
+    raw = backend.read_block(0)
+    before = bytes(raw)
+    finish(backend, [Run("b", prompt(BLOCK, 1), GREEDY, blocks(0))], 1)
+    assert bytes(raw) == before != bytes(backend.read_block(0))
+
+
+def test_bytes_of_one_backend_are_understood_by_another_of_its_kind(backend: Backend, fresh: Open):
+    run = Run("a", prompt(2 * BLOCK), GREEDY, blocks(0))
+    finish(backend, [run], 2)
+    other = fresh()
+    assert isinstance(backend, BlockMemory) and isinstance(other, BlockMemory)
+    for block in run.block_ids:
+        other.write_block(block, backend.read_block(block))
+    finish(other, [run], 6)
+    assert run.outcome == alone(fresh, run, 6).outcome
+    other.close()
+
+
+def test_no_block_outside_the_pool_and_no_part_of_a_block(backend: Backend):
+    assert isinstance(backend, BlockMemory)
+    whole = backend.read_block(0)
+    for block in (-1, NUM_BLOCKS):
+        with pytest.raises(ValueError, match=f"block {block} is"):
+            backend.read_block(block)
+        with pytest.raises(ValueError, match=f"block {block} is"):
+            backend.write_block(block, whole)
+    with pytest.raises(ValueError, match=str(backend.block_bytes)):
+        backend.write_block(0, whole[:-1])
 
 
 # -- samples and targets ---------------------------------------------------------------------------------------------

@@ -62,6 +62,12 @@ class Program {
   // written then. One call at a time.
   void run(const Step& step);
 
+  // One block's KV of all layers, layer after layer. Between steps only; throws std::invalid_argument for a block that
+  // is outside the pool, or bytes that are not `block_bytes()`.
+  size_t block_bytes() const { return layout_.block_bytes * static_cast<size_t>(num_layers_); }
+  void read_block(int block, std::span<uint8_t> out);
+  void write_block(int block, std::span<const uint8_t> bytes);
+
   int vocab() const { return head_weight_ ? head_weight_->n : 0; }
 
   // Seconds of the last run in the layers, the output head, and sampling.
@@ -95,6 +101,7 @@ class Program {
 
   void check(const Step& step) const;
   void copy_blocks(const Step& step);
+  void check_block(int block, size_t num_bytes) const;
   void grow(int rows);
   void extend_rotations(int positions);
   int begin_chunk(const Step& step, int first_row, int last_row, int work);

@@ -135,6 +135,21 @@ void bind_program(nb::module_& m) {
             p.program.allocate(kv_type_named(type), num_blocks, block_size);
           },
           nb::arg("type"), nb::arg("num_blocks"), nb::arg("block_size"))
+      .def_prop_ro("block_bytes", [](OwnedProgram& p) { return p.program.block_bytes(); })
+      .def(
+          "read_block",
+          [](OwnedProgram& p, int block, const MutableBytes& out) {
+            nb::gil_scoped_release unlocked;
+            p.program.read_block(block, {out.data(), out.size()});
+          },
+          nb::arg("block"), nb::arg("out"))
+      .def(
+          "write_block",
+          [](OwnedProgram& p, int block, const Bytes& raw) {
+            nb::gil_scoped_release unlocked;
+            p.program.write_block(block, {raw.data(), raw.size()});
+          },
+          nb::arg("block"), nb::arg("raw"))
       .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("row_offsets"), nb::arg("block_ids"),
            nb::arg("block_offsets"), nb::arg("copies"), nb::arg("logit_rows"), nb::arg("jobs"), nb::arg("ids"),
            nb::arg("values"), nb::arg("scored"), nb::arg("alternatives"));

@@ -131,6 +131,34 @@ void Program::copy_blocks(const Step& step) {
   });
 }
 
+void Program::check_block(int block, size_t num_bytes) const {
+  if (!kv_) throw std::invalid_argument("the program has no cache");
+  if (block < 0 || block >= num_blocks_)
+    throw std::invalid_argument("block " + std::to_string(block) + " is outside the pool of " +
+                                std::to_string(num_blocks_));
+  if (num_bytes != block_bytes())
+    throw std::invalid_argument("a block has " + std::to_string(block_bytes()) + " bytes, not " +
+                                std::to_string(num_bytes));
+}
+
+void Program::read_block(int block, std::span<uint8_t> out) {
+  check_block(block, out.size());
+  const size_t size = layout_.block_bytes;
+  pool_.each(num_layers_, [&](int layer, int) {
+    std::memcpy(out.data() + size * static_cast<size_t>(layer), layer_at(layer) + size * static_cast<size_t>(block),
+                size);
+  });
+}
+
+void Program::write_block(int block, std::span<const uint8_t> bytes) {
+  check_block(block, bytes.size());
+  const size_t size = layout_.block_bytes;
+  pool_.each(num_layers_, [&](int layer, int) {
+    std::memcpy(layer_at(layer) + size * static_cast<size_t>(block), bytes.data() + size * static_cast<size_t>(layer),
+                size);
+  });
+}
+
 void Program::grow(int rows) {
   for (size_t b = 0; b < buffers_.size(); ++b) {
     const size_t size = static_cast<size_t>(rows) * static_cast<size_t>(columns_[b]);

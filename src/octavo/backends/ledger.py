@@ -7,6 +7,7 @@ changes the tokens that come out.
 """
 
 import math
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +18,11 @@ from octavo.core.types import BlockId, TokenId
 _MASK = 2**64 - 1
 
 
-class LedgerError(RuntimeError):
+_CELL = struct.Struct("<?qqQ")
+"""A cell as bytes: written or not, token, position, checksum."""
+
+
+class LedgerError(ValueError):
     """A plan that no backend could compute rightly: it says which request, position and block."""
 
 
@@ -68,6 +73,27 @@ class LedgerBackend:
         results = [self._answer(work, after) for work, after in zip(plan.work, states, strict=True)]
         return StepResult(plan.step, tuple(results), {"execute": 0.0})
 
+    @property
+    def block_bytes(self) -> int:
+        return _CELL.size * self._capacity.block_size
+
+    def read_block(self, block: BlockId) -> memoryview:
+        """The cells, one after the other; one that was never written is all zeros."""
+        self._check_block(block)
+        cells = [self._cells.get((block, slot)) for slot in range(self._capacity.block_size)]
+        packed = [_CELL.pack(True, c.token, c.position, c.checksum) if c else bytes(_CELL.size) for c in cells]
+        return memoryview(b"".join(packed))
+
+    def write_block(self, block: BlockId, raw: memoryview) -> None:
+        self._check_block(block)
+        if len(raw) != self.block_bytes:
+            raise LedgerError(f"a block has {self.block_bytes} bytes, not {len(raw)}")
+        for slot, (written, *cell) in enumerate(_CELL.iter_unpack(raw)):
+            if written:
+                self._cells[block, slot] = Cell(*cell)
+            else:
+                self._cells.pop((block, slot), None)
+
     def close(self) -> None:
         self._cells.clear()
 
@@ -81,6 +107,10 @@ class LedgerBackend:
         if not 0 <= block < self._capacity.num_blocks:
             raise LedgerError(f"{_name(work)}: block {block} is not in the pool of {self._capacity.num_blocks}")
         return block, slot
+
+    def _check_block(self, block: BlockId) -> None:
+        if not 0 <= block < self._capacity.num_blocks:
+            raise LedgerError(f"block {block} is not in the pool of {self._capacity.num_blocks}")
 
     def _copy(self, copy: BlockCopy) -> None:
         if copy.source == copy.target:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from octavo.core.plan import StepPlan, StepResult
+from octavo.core.types import BlockId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,4 +36,25 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Gives back memory and threads. Calling it again does nothing."""
+        ...
+
+
+@runtime_checkable
+class BlockMemory(Protocol):
+    """The KV of a backend, block by block, for whoever keeps blocks elsewhere. To be used between steps only.
+
+    Raises ValueError for a block outside the pool, and for bytes that are not as many as a block has.
+    """
+
+    @property
+    def block_bytes(self) -> int:
+        """All layers of one block: the same for each block, for the whole life of the backend."""
+        ...
+
+    def read_block(self, block: BlockId) -> memoryview:
+        """A copy of all that the block holds: bytes that mean something to this format of KV memory only."""
+        ...
+
+    def write_block(self, block: BlockId, raw: memoryview) -> None:
+        """Makes the block what it was when `raw` was read, of this block or of another, bit for bit."""
         ...

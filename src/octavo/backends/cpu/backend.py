@@ -45,13 +45,12 @@ class CpuBackend:
     def execute(self, plan: StepPlan) -> StepResult:
         if not plan.work and not plan.copies:
             return StepResult(plan.step)
-        if self._program is None:
-            raise RuntimeError("this backend is closed")
+        program = self._open_program()
         started = time.perf_counter()
         packed = self._samples.pack(plan)
         arrays = self._arrays(plan)
         called = time.perf_counter()
-        layers_s, head_s, sample_s = self._program.run(*arrays, packed.rows, *packed.arrays())
+        layers_s, head_s, sample_s = program.run(*arrays, packed.rows, *packed.arrays())
         returned = time.perf_counter()
         results = unpack(plan, packed)
         timings = {
@@ -62,10 +61,27 @@ class CpuBackend:
         }
         return StepResult(plan.step, results, timings)
 
+    @property
+    def block_bytes(self) -> int:
+        return self._open_program().block_bytes
+
+    def read_block(self, block: int) -> memoryview:
+        out = np.empty(self.block_bytes, np.uint8)
+        self._open_program().read_block(block, out)
+        return out.data
+
+    def write_block(self, block: int, raw: memoryview) -> None:
+        self._open_program().write_block(block, np.frombuffer(raw, np.uint8))
+
     def close(self) -> None:
         """Drops the cache with the program; weights and threads go with the model."""
         self._program = None
         self._tables.clear()
+
+    def _open_program(self) -> _native.Program:
+        if self._program is None:
+            raise RuntimeError("this backend is closed")
+        return self._program
 
     def _arrays(self, plan: StepPlan) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
         """tokens, starts, row offsets, block ids, block offsets, copies: the step as the native call takes it."""

@@ -49,6 +49,21 @@ class ReferenceBackend:
             results = tuple(self._run(work) for work in plan.work)
         return StepResult(plan.step, results, {"compute": time.perf_counter() - start_s})
 
+    @property
+    def block_bytes(self) -> int:
+        return self._cache[:, :, 0].nbytes
+
+    def read_block(self, block: int) -> memoryview:
+        _check_range("block", block, self._capacity.num_blocks)
+        return memoryview(self._cache[:, :, block].tobytes())
+
+    def write_block(self, block: int, raw: memoryview) -> None:
+        _check_range("block", block, self._capacity.num_blocks)
+        if len(raw) != self.block_bytes:
+            raise PlanError(f"a block has {self.block_bytes} bytes, not {len(raw)}")
+        here = self._cache[:, :, block]
+        here[:] = np.frombuffer(raw, np.float32).reshape(here.shape)
+
     def close(self) -> None:
         """Drops the cache; the weights go with the object."""
         self._cache = self._cache[:, :, :0]
