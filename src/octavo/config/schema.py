@@ -237,6 +237,31 @@ class ServerConfig:
         help="least severe messages of the HTTP server that are logged",
         choices=("critical", "error", "warning", "info", "debug", "trace"),
     )
+    request_timeout: float | None = option(
+        None,
+        help="how long a request may take from its head to the end of its answer; then it is cancelled with a 504",
+        unit="seconds",
+        above=0,
+        at_most=86400,
+        none_means="as long as its client waits",
+    )
+    header_timeout: float = option(
+        20.0, help="how long a client may take to send a request's head", unit="seconds", above=0, at_most=3600
+    )
+    body_timeout: float = option(
+        30.0,
+        help="how long a client may take to send a body; each KiB of it that has come adds a second",
+        unit="seconds",
+        above=0,
+        at_most=3600,
+    )
+    keep_alive_timeout: float = option(
+        75.0,
+        help="how long a connection may stay open without a request: longer than a proxy's, so that the proxy closes",
+        unit="seconds",
+        above=0,
+        at_most=86400,
+    )
     shutdown_timeout: float = option(
         30.0, help="how long running requests may go on after SIGTERM", unit="seconds", at_least=0, at_most=86400
     )

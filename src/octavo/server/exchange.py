@@ -92,10 +92,10 @@ class Exchange:
     async def write(self, data: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def while_connected(self, work: Coroutine[Any, Any, None], stopped: asyncio.Future[str]) -> None:
+    async def while_connected(self, work: Coroutine[Any, Any, None], stopped: asyncio.Future[ApiError]) -> None:
         """Runs `work` until it ends, the client goes away, or `stopped` says why it must not go on.
 
-        In the last two cases `work` is cancelled and has ended on return. Raises ClientGone or Stopped.
+        In the last two cases `work` is cancelled and has ended on return. Raises ClientGone, or what `stopped` says.
         """
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self._gone())
@@ -107,15 +107,11 @@ class Exchange:
             await asyncio.wait((task, gone))
         if not task.cancelled():
             return task.result()
-        raise Stopped(stopped.result()) if stopped.done() else ClientGone
+        raise stopped.result() if stopped.done() else ClientGone
 
     async def _gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-
-class Stopped(Exception):
-    """The server could not let this request go on; says why."""
 
 
 class EventStream:

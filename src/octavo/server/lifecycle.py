@@ -24,15 +24,13 @@ import uvicorn
 from octavo.config.schema import ServerConfig
 from octavo.engine.client import CannotStart, EngineClient, EngineDead
 from octavo.server.app import App
-from octavo.server.connection import Connection
-from octavo.server.openai.errors import engine_dead
+from octavo.server.connection import patient
+from octavo.server.openai.errors import ApiError, engine_dead, shutting_down
 
 log = logging.getLogger(__name__)
 
 LAST_WORDS_S = 2.0
 """How long answers may take to leave once they are complete, or have to end."""
-IDLE_CONNECTION_S = 75
-"""Longer than the proxies' usual 60 s, so that it is the proxy that closes an idle connection."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -134,14 +132,15 @@ class _Life:
         try:
             await asyncio.wait((idle, again, dead), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if again.done():
-                await _stop_all(self.app, "the server was told to end at once")
+                await _stop_all(self.app, shutting_down("the server was told to end at once"))
                 self.http.force_exit = True
                 return 128 + again.result()
             if dead.done():
                 return await self._bury(dead.result())
             if not idle.done():
                 log.warning("requests that did not end in time and are cut off: %d", duty.in_flight)
-                await _stop_all(self.app, f"the server is shutting down and waits no longer than {limit_s:g} s")
+                why = f"the server is shutting down and waits no longer than {limit_s:g} s (--shutdown-timeout)"
+                await _stop_all(self.app, shutting_down(why))
             return 0
         finally:
             idle.cancel()
@@ -153,7 +152,7 @@ class _Life:
             raise error
         log.critical("the engine has died, so the server ends: %s", error)
         self.app.service.duty.drain()
-        await _stop_all(self.app, engine_dead(error).message)
+        await _stop_all(self.app, engine_dead(error))
         return 1
 
 
@@ -175,7 +174,7 @@ def _announce(config: ServerConfig, sock: socket.socket, announce: Callable[[str
     announce(f"Octavo is ready on {url} (API: {url}/v1, documentation: {url}/docs)")
 
 
-async def _stop_all(app: App, why: str) -> None:
+async def _stop_all(app: App, why: ApiError) -> None:
     app.service.duty.stop_all(why)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(app.service.duty.idle(), LAST_WORDS_S)
@@ -197,14 +196,13 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
     settings = uvicorn.Config(
         app,
         loop="none",
-        http=Connection,
+        http=patient(config.header_timeout, config.body_timeout, config.keep_alive_timeout),
         ws="none",
         lifespan="off",
         log_config=None,
         log_level=config.uvicorn_log_level,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=int(LAST_WORDS_S),
     )
     server = _Http(settings)

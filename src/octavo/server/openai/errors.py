@@ -65,6 +65,17 @@ def unavailable(message: str, code: str, retry_after_s: int = 1) -> ApiError:
     return ApiError(503, message, kind="service_unavailable_error", code=code, headers=headers)
 
 
+def shutting_down(message: str) -> ApiError:
+    """503: the server is about to end; another one, or its successor, may be asked."""
+    return unavailable(message, "shutting_down", 5)
+
+
+def timed_out(limit_s: float) -> ApiError:
+    """504: the request was cancelled, since it took too long."""
+    message = f"the answer was not complete after {limit_s:g} s (--request-timeout), and was cancelled"
+    return ApiError(504, message, kind="timeout_error", code="request_timeout")
+
+
 def engine_dead(error: Exception) -> ApiError:
     """503: the engine died. Its last words, beyond the first line, are for the log."""
     how = str(error).split("\n", 1)[0]

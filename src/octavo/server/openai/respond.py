@@ -12,14 +12,17 @@ from typing import Any, Protocol
 import msgspec
 
 from octavo.core.plan import ScoredToken
-from octavo.server.exchange import EventStream, Exchange, Stopped
+from octavo.server.exchange import EventStream, Exchange
 from octavo.server.openai.answer import Delta
-from octavo.server.openai.errors import ApiError, failed, unavailable
+from octavo.server.openai.errors import ApiError, failed
 from octavo.server.openai.job import Job
 from octavo.server.openai.schema import Sampling
 from octavo.server.openai.sse import DONE, ChunkWriter, error_event
 
 log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 5.0
+"""How long the error at the end of a stream may take to be sent."""
 
 
 @dataclass(slots=True)
@@ -68,11 +71,11 @@ class Shape(Protocol):
 async def respond(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> None:
     """Answers, in the form that `body` asks for. Raises ApiError where nothing was sent yet."""
     answer = _stream if body.stream else _whole
-    with job.service.duty.flight() as stopped:
+    with job.service.duty.flight(exchange.began, job.service.config.server.request_timeout) as stopped:
         try:
             await exchange.while_connected(answer(exchange, body, job, shape), stopped)
-        except Stopped as reason:
-            await _fail(exchange, unavailable(str(reason), "shutting_down", 5))
+        except ApiError as error:
+            await _fail(exchange, error)
         finally:
             usage = job.usage()
             exchange.tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
@@ -83,7 +86,8 @@ async def _fail(exchange: Exchange, error: ApiError) -> None:
     if not exchange.status:
         raise error
     log.warning("%s ended with an error after its first tokens: %s", exchange.id, error.message)
-    await exchange.write(error_event(error.body()), more=False)
+    with contextlib.suppress(TimeoutError):  # of a client that reads nothing: its connection is closed without words
+        await asyncio.wait_for(exchange.write(error_event(error.body()), more=False), LAST_WORDS_S)
 
 
 def _head(body: Sampling, job: Job, shape: Shape, kind: str) -> dict[str, Any]:
