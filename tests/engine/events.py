@@ -14,6 +14,7 @@ from octavo.core.events import (
     Refused,
     Stepped,
 )
+from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
@@ -26,6 +27,9 @@ plain_tokens = st.builds(ScoredToken, counts)
 scored_tokens = st.builds(
     ScoredToken, counts, numbers, st.none() | counts, st.lists(st.tuples(counts, numbers), max_size=3).map(tuple)
 )
+misses = st.builds(
+    Miss, st.sampled_from(MissReason), counts, st.none() | numbers, *[st.lists(counts, max_size=3).map(tuple)] * 2
+)
 tokens = st.lists(plain_tokens | scored_tokens, min_size=1, max_size=3).map(tuple)
 
 
@@ -34,7 +38,7 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
     request_ids, times = st.sampled_from(ids), st.sampled_from([0.0, 0.5, 7.25])
     return st.one_of(
         st.builds(Queued, request_ids, times, counts, counts),
-        st.builds(Admitted, request_ids, counts, times, counts, st.booleans()),
+        st.builds(Admitted, request_ids, counts, times, counts, st.booleans(), st.none() | misses),
         st.builds(PromptScored, request_ids, times, tokens),
         st.builds(Generated, request_ids, counts, times, tokens),
         st.builds(Generated, request_ids, counts, times, st.tuples(plain_tokens)),

@@ -118,4 +118,17 @@ def test_a_server_counts_what_its_clients_were_told(site: Site) -> None:
     assert site.metric("vllm:request_success_total") - ended == 6
     assert site.metric("vllm:request_success_total", model_name="tiny", engine="0") == ended + 6
     assert site.metric("octavo:blocks") == 256
+
+
+def test_tokens_that_were_looked_up_are_hits_or_have_a_reason_or_come_last(site: Site) -> None:
+    names = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "octavo:prefix_cache_miss_tokens_total")
+    before = [site.metric(name) for name in names]
+    usages = [site.complete(prompt, max_tokens=1).json()["usage"] for prompt in ("why a miss " * 6, "why a miss " * 3)]
+    queries, hits, missed = [site.metric(name) - then for name, then in zip(names, before, strict=True)]
+    reasons = [usage["prompt_tokens_details"].get("cache_miss_reason") for usage in usages]
+    assert queries == hits + missed + reasons.count(None) and reasons[0] == "never_seen"
+    assert site.metric("octavo:prefix_cache_misses_total", reason="never_seen") >= 1
+
+
+def test_the_cache_is_described(site: Site) -> None:
     assert site.metric("vllm:cache_config_info", block_size="8", num_gpu_blocks="256") == 1

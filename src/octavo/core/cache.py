@@ -8,6 +8,7 @@ from octavo.core.claims import Claims
 from octavo.core.events import BlockEvicted, BlockStored, Event
 from octavo.core.hashing import Digest, KeyChain, root_key
 from octavo.core.lease import Lease
+from octavo.core.misses import History, Miss, MissReason, Sought, why_missed
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
 from octavo.core.types import Limits
@@ -24,6 +25,7 @@ class KvCache:
         self.pool = BlockPool(limits.num_blocks)
         self.index = PrefixIndex()
         self.claims = Claims(limits.block_size)
+        self.history = History()
         self.queries = self.hits = 0
         """Prompt tokens that were looked for, and found, since the start or the last reset."""
         self._digest = digest
@@ -72,10 +74,26 @@ class KvCache:
             self.queries += choice.prompt_len
             self.hits += num_cached
 
+    def why_missed(self, choice: Choice, hit: Hit, now: float) -> Miss | None:
+        """Why it has to compute more than its last token, after such a hit. Pure."""
+        if choice.num_left <= 1:
+            return None
+        if not self._enabled:
+            return Miss(MissReason.DISABLED, 0)
+        if not self.reads(choice):
+            return Miss(MissReason.PROMPT_LOGPROBS, 0)
+        if self.claims.has(choice.chain, len(hit)):
+            return Miss(MissReason.STILL_COMPUTING, choice.computed)
+        tenant = choice.request.tenant
+        sought = Sought(choice.chain, choice.tokens, tenant, len(hit), choice.computed, self._block_size)
+        return why_missed(sought, hit[-1] if hit else None, self.index, self.history, now)
+
     # ---- leases ----
 
     def take(self, choice: Choice, hit: Hit, num_cached: int) -> None:
         """Gives a choice a lease on its hit and the claim to the block that it computes next."""
+        if self._enabled:
+            self.history.note_namespace(choice.request.tenant, choice.chain.under(0))
         choice.lease = self.new_lease(hit, num_cached)
         choice.next_full = self._next_full(num_cached)
         self.claims.renew(choice)
@@ -116,5 +134,6 @@ class KvCache:
                 parent = entry.parent.key if entry.parent else None
                 events.append(BlockStored(now, entry.key, parent, len(entry.tokens)))
             else:
+                self.history.note_evicted(entry.key, now)
                 events.append(BlockEvicted(now, entry.key))
         return events

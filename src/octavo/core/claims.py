@@ -1,6 +1,7 @@
 """Claims: which blocks are being computed now, so that equal prompts that arrive together do not compute twice."""
 
 from octavo.core.choice import Choice
+from octavo.core.hashing import KeyChain
 
 
 class Claims:
@@ -30,6 +31,10 @@ class Claims:
         if choice.claim is not None:
             del self.by_key[choice.claim]
             choice.claim = None
+
+    def has(self, chain: KeyChain, position: int) -> bool:
+        """Does anybody compute the block at this position of the chain, now or in a later step?"""
+        return position < len(chain.keys) and chain.keys[position] in self.by_key
 
     def is_in_work(self, choice: Choice, num_hit: int) -> bool:
         """Does this very step compute the block after the `num_hit` ones that a waiting choice would hit?

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from octavo.core.misses import Miss
 from octavo.core.plan import ScoredToken
 from octavo.core.types import FinishReason, RequestId
 
@@ -38,6 +39,8 @@ class Admitted:
     """Prompt tokens whose KV was found in the prefix cache."""
     resumed: bool = False
     """True after a preemption: `cached_tokens` then counts generated tokens too."""
+    miss: Miss | None = None
+    """Why more than the last token has to be computed. None after a preemption, and where no more has to be."""
 
 
 @dataclass(frozen=True, slots=True)

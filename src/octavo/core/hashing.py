@@ -62,6 +62,10 @@ class KeyChain:
             keys.append(parent)
             pieces.append(piece)
 
+    def under(self, i: int) -> bytes:
+        """The key that block `i`, hashed or not yet, is chained to."""
+        return self.keys[i - 1] if i else self._root
+
     def fork(self) -> "KeyChain":
         """A chain with the same past that grows on its own."""
         twin = KeyChain(self._digest, self._root, self._block_size)

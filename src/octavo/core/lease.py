@@ -115,7 +115,8 @@ class Lease:
         Only for KV that has been computed: a block of a step that failed must never come here.
         """
         for i in range(self._published, num_computed // self._size):
-            self._tip = self._index.publish(chain.keys[i], chain.pieces[i], self._tip, self._blocks[i])
+            key, piece, under = chain.keys[i], chain.pieces[i], chain.under(i)
+            self._tip = self._index.publish(key, piece, self._tip, self._blocks[i], under)
             self._published = i + 1
 
     def release(self) -> None:

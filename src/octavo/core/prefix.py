@@ -7,6 +7,7 @@ keys collide can never get each other's KV, whatever the hash.
 from dataclasses import dataclass
 
 from octavo.core.hashing import KeyChain
+from octavo.core.siblings import Siblings, num_common
 from octavo.core.types import BlockId, TokenId
 
 
@@ -19,6 +20,8 @@ class CachedBlock:
     parent: "CachedBlock | None"
     block: BlockId
     """Where the KV of `tokens` lies."""
+    under: bytes = b""
+    """The key that `key` is chained to: the parent's, or the root of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,10 @@ def same_prefix(a: CachedBlock | None, b: CachedBlock | None) -> bool:
 class PrefixIndex:
     """Two inverse maps: key -> content, block -> content. At most one block for each key."""
 
-    __slots__ = ("_by_block", "_by_key", "_changes")
+    __slots__ = ("_by_block", "_by_key", "_changes", "siblings")
 
     def __init__(self) -> None:
+        self.siblings = Siblings()
         self._by_key: dict[bytes, CachedBlock] = {}
         self._by_block: dict[BlockId, CachedBlock] = {}
         self._changes: list[IndexChange] = []
@@ -76,20 +80,34 @@ class PrefixIndex:
             last = found
         return tuple(hit)
 
+    def nearest(
+        self, under: bytes, parent: CachedBlock | None, tokens: tuple[TokenId, ...]
+    ) -> tuple[CachedBlock, int] | None:
+        """The cached block after `parent` that begins with the most of `tokens`, and with how many of them. Pure."""
+        known = [entry for entry in self.siblings.neighbours(under, tokens) if same_prefix(entry.parent, parent)]
+        likest = max(known, key=lambda entry: num_common(entry.tokens, tokens), default=None)
+        return None if likest is None else (likest, num_common(likest.tokens, tokens))
+
     def publish(
-        self, key: bytes, tokens: tuple[TokenId, ...], parent: CachedBlock | None, block: BlockId
+        self,
+        key: bytes,
+        tokens: tuple[TokenId, ...],
+        parent: CachedBlock | None,
+        block: BlockId,
+        under: bytes = b"",
     ) -> CachedBlock:
         """Makes a computed, full block findable, unless its key is taken; returns the entry for its content.
 
         Where the same content is cached already, that entry is returned and `block` stays private to its holders.
         Where another content has the key, the returned entry cannot be found: the first one keeps its place.
         """
-        entry = CachedBlock(key, tokens, parent, block)
+        entry = CachedBlock(key, tokens, parent, block, under)
         found = self._by_key.get(key)
         if found is not None:
             same = found.tokens == tokens and same_prefix(found.parent, parent)
             return found if same else entry
         self._by_key[key] = self._by_block[block] = entry
+        self.siblings.add(entry)
         self._changes.append(IndexChange(entry, stored=True))
         return entry
 
@@ -98,6 +116,7 @@ class PrefixIndex:
         entry = self._by_block.pop(block, None)
         if entry is not None:
             del self._by_key[entry.key]
+            self.siblings.remove(entry)
             self._changes.append(IndexChange(entry, stored=False))
 
     def drain(self) -> tuple[IndexChange, ...]:

@@ -284,6 +284,7 @@ class Scheduler:
 
     def _start(self, choice: Choice, hit: Hit, num_tokens: int, now: float) -> None:
         num_cached, resumed = choice.computed, choice.state is ChoiceState.PREEMPTED
+        miss = None if resumed else self.cache.why_missed(choice, hit, now)
         self.roster.admit(choice)
         choice.passed = 0
         self.cache.take(choice, hit, num_cached)
@@ -291,7 +292,7 @@ class Scheduler:
         if copies is None:
             raise RuntimeError(f"{choice.request_id} was admitted without the blocks for its first chunk")
         self._grant(choice, num_tokens, copies)
-        self._events.append(Admitted(choice.request_id, choice.index, now, num_cached, resumed))
+        self._events.append(Admitted(choice.request_id, choice.index, now, num_cached, resumed, miss))
         if not resumed:
             self.cache.count(choice, num_cached)
 

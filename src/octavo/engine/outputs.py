@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored, Queued
+from octavo.core.misses import Miss
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, TokenId
@@ -82,6 +83,8 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     num_cached_tokens: int = 0
+    cache_miss: Miss | None = None
+    """Why more than the last prompt token had to be computed; None where no more had to be."""
     prompt_logprobs: list[Distribution | None] | None = None
     """One for each prompt token; None for the first."""
     timing: Timing = field(default_factory=Timing, compare=False)
@@ -141,7 +144,7 @@ class Gathering:
             elif isinstance(event, Finished):
                 self._finished(self.output.outputs[event.choice], event)
             elif isinstance(event, Admitted) and not event.resumed:
-                self.output.num_cached_tokens = event.cached_tokens
+                self.output.num_cached_tokens, self.output.cache_miss = event.cached_tokens, event.miss
             elif isinstance(event, PromptScored) and self.output.prompt_logprobs is not None:
                 self.output.prompt_logprobs += map(self._distribution, event.scored)
 

@@ -26,6 +26,7 @@ from octavo.core.events import (
     Refused,
     Stepped,
 )
+from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, RequestId
@@ -226,6 +227,8 @@ class EventWriter:
         values = _FIELDS[cls](event)
         if isinstance(event, Generated | PromptScored):
             values = (*values[:-1], [_flat(token) for token in values[-1]])
+        elif isinstance(event, Admitted):
+            values = (*values[:-1], event.miss and _flat_miss(event.miss))
         if cls not in _OF_REQUEST:
             return (_KINDS[cls], *values)
         return (_KINDS[cls], self._ticket(event), *values)
@@ -247,6 +250,10 @@ class EventWriter:
 
 def _flat(token: ScoredToken) -> tuple[Any, ...]:
     return (token.token, token.logprob, token.rank, token.alternatives)
+
+
+def _flat_miss(miss: Miss) -> tuple[Any, ...]:
+    return (miss.reason, miss.at, miss.evicted_s, miss.ours, miss.theirs)
 
 
 def read_events(happened: Happened, names: Mapping[int, RequestId]) -> list[Event]:
@@ -279,8 +286,14 @@ def _read_item(item: Sequence[Any], time_s: float, names: Mapping[int, RequestId
         values[-1] = tuple(_scored(*token) for token in values[-1])
     elif cls is Finished:
         values[2] = FinishReason(values[2])
+    elif cls is Admitted:
+        values[-1] = values[-1] and _miss(*values[-1])
     values.insert(_TIME_AT[cls], time_s)
     events.append(cls(*values))
+
+
+def _miss(reason: str, at: int, evicted_s: float | None, ours: Sequence[int], theirs: Sequence[int]) -> Miss:
+    return Miss(MissReason(reason), at, evicted_s, tuple(ours), tuple(theirs))
 
 
 def _scored(token: int, logprob: float | None, rank: int | None, alternatives: Sequence[Any]) -> ScoredToken:

@@ -128,7 +128,8 @@ class App:
 
 
 def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
-    exposed = ["x-request-id", "x-octavo-seed", "x-octavo-max-tokens", "x-octavo-unknown-fields"]
+    own = ("seed", "max-tokens", "unknown-fields", "cache-miss")
+    exposed = ["x-request-id", *(f"x-octavo-{name}" for name in own)]
     return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=exposed)
 
 

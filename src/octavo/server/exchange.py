@@ -118,21 +118,21 @@ class EventStream:
     """Server-sent events. The status line goes out with the first bytes, so that an early failure has its own."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+        self.exchange = exchange
         self._lock = asyncio.Lock()
         self._quiet = True
 
     @property
     def started(self) -> bool:
-        return self._exchange.status != 0
+        return self.exchange.status != 0
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Sends whole events, in one go."""
         self._quiet = False
         async with self._lock:
-            if not self._exchange.status:
-                await self._exchange.start(200, list(_STREAM_HEADERS))
-            await self._exchange.write(data, more=more)
+            if not self.exchange.status:
+                await self.exchange.start(200, list(_STREAM_HEADERS))
+            await self.exchange.write(data, more=more)
 
     async def keep_alive(self, every_s: float) -> None:
         """For ever: a comment whenever nothing was sent for a while, as in a long prefill, so that nobody gives up."""

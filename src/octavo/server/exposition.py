@@ -48,6 +48,16 @@ _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] =
         "Choices that ended, by how: stop, length, abort (the client went away) or error",
         lambda m: {reason.value: count for reason, count in m.finished.items()},
     ),
+    "octavo:prefix_cache_misses": (
+        "reason",
+        "Requests that had to compute more than the last token of their prompt, by why",
+        lambda m: {reason.value: count for reason, count in m.missed_requests.items()},
+    ),
+    "octavo:prefix_cache_miss_tokens": (
+        "reason",
+        "Prompt tokens that were computed, by why they were not found in the prefix cache",
+        lambda m: {reason.value: count for reason, count in m.missed_tokens.items()},
+    ),
     "octavo:requests_refused": ("code", "Requests that the engine refused, by why", lambda m: m.refused),
     "octavo:step_phase_seconds": ("phase", "Time that steps took, by phase", lambda m: m.phase_s),
 }

@@ -19,6 +19,7 @@ from octavo.core.events import (
     Refused,
     Stepped,
 )
+from octavo.core.misses import MissReason
 from octavo.core.types import FinishReason, RequestId
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -80,6 +81,8 @@ class Meters:
         self.generation_tokens = 0
         self.cache_queries = 0
         self.cache_hits = 0
+        self.missed_requests = dict.fromkeys(MissReason, 0)
+        self.missed_tokens = dict.fromkeys(MissReason, 0)
         self.num_preemptions = 0
         self.tokens_lost = 0
         self.blocks_stored = 0
@@ -140,6 +143,9 @@ class Meters:
         self.queue_time.observe(event.time_s - course.queued_s)
         self.cache_queries += course.prompt_len
         self.cache_hits += event.cached_tokens
+        if event.miss is not None:
+            self.missed_requests[event.miss.reason] += 1
+            self.missed_tokens[event.miss.reason] += course.prompt_len - event.cached_tokens
 
     def _generated(self, event: Generated) -> None:
         course = self._courses.get(event.request_id)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from octavo.core.events import Admitted, Event, Finished, Generated, PromptScored, Refused
+from octavo.core.misses import Miss
 from octavo.core.plan import ScoredToken
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import FinishReason
@@ -51,6 +52,7 @@ class Answer:
         self._return_ids = return_ids
         self._open = params.n
         self.cached_tokens = 0
+        self.miss: Miss | None = None
         self.completion_tokens = 0
         self.prompt_scores: list[ScoredToken] = []
         self._stopped_here: list[int] = []
@@ -90,7 +92,7 @@ class Answer:
     def _noted(self, event: Event) -> None:
         if type(event) is Admitted:
             if not event.resumed:
-                self.cached_tokens = event.cached_tokens
+                self.cached_tokens, self.miss = event.cached_tokens, event.miss
         elif type(event) is PromptScored:
             self.prompt_scores += event.scored
         elif type(event) is Refused:

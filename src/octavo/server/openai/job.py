@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.core.misses import Miss
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import FinishReason, RequestId
@@ -48,13 +49,19 @@ class Job:
     def usage(self) -> dict[str, Any]:
         """The tokens so far. Each prompt counts once, whatever its n."""
         prompt = sum(len(request.prompt) for request in self.requests)
+        miss = {} if self.miss is None else {"cache_miss_reason": self.miss.reason, "cache_miss_at": self.miss.at}
         output = 0 if self.prompt_only else sum(answer.completion_tokens for answer in self.answers)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": sum(answer.cached_tokens for answer in self.answers)},
+            "prompt_tokens_details": {"cached_tokens": sum(answer.cached_tokens for answer in self.answers), **miss},
         }
+
+    @property
+    def miss(self) -> Miss | None:
+        """Why the first of the prompts that the prefix cache did not have to its end was missed."""
+        return next((answer.miss for answer in self.answers if answer.miss is not None), None)
 
     async def run(self, sink: Sink) -> None:
         """Feeds `sink` until each choice has ended. Raises ApiError, and then nothing is left running."""

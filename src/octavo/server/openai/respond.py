@@ -110,8 +110,17 @@ async def _whole(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> 
     head = _head(body, job, shape, shape.whole_object)
     await job.run(gather)
     choices = [shape.whole(index, choice) for index, choice in enumerate(gathered)]
+    _tell_miss(exchange, job)
     answer = {**head, "choices": choices, "usage": job.usage(), **shape.beside()}
     await exchange.reply(200, msgspec.json.encode(answer))
+
+
+def _tell_miss(exchange: Exchange, job: Job) -> None:
+    """What the prefix cache did not have, as a header. A stream that begins before that is known goes without."""
+    miss = job.miss
+    if miss is not None:
+        ago = "" if miss.evicted_s is None else f"; evicted_s={miss.evicted_s:.3f}"
+        exchange.header("x-octavo-cache-miss", f"{miss.reason}; at={miss.at}{ago}")
 
 
 async def _stream(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> None:
@@ -149,6 +158,8 @@ async def _write_chunks(events: EventStream, body: Sampling, job: Job, shape: Sh
         return writer.choice(choice, {**beside, "usage": job.usage()} if continuous else beside)
 
     async def send(deltas: Sequence[Delta]) -> None:
+        if not events.started:
+            _tell_miss(events.exchange, job)
         await events.write(chunk(deltas[0]) if len(deltas) == 1 else b"".join(map(chunk, deltas)))
 
     await job.run(send)
