@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 MAX_LOGPROBS = 128
 MAX_CHOICES = 128
@@ -18,6 +18,8 @@ _MOST_SHOWN = 120
 _PAIRS: tuple[type[Any], ...] = (tuple, list)
 _MAPPINGS: tuple[type[Any], ...] = (Mapping,)
 _NO_LISTS: tuple[type[Any], ...] = (str, bytes, Mapping)
+MAX_LENGTH_PENALTY = 10
+EarlyStopping = bool | Literal["never"]
 MAX_STOP_CHARS, MAX_STOPS_CHARS = 1_000, 4_096
 """Of one stop string, and of all of them: looking for them takes some hundred bytes for each character."""
 
@@ -49,6 +51,15 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None
+    """n of this many are returned, best first: beams with `use_beam_search`, else samples by the sum of their logprobs.
+    None: n."""
+    use_beam_search: bool = False
+    """Search for the most likely answers instead of drawing: see `core.beams`."""
+    length_penalty: float = 1.0
+    """A beam's score is the sum of its logprobs / its number of generated tokens ** this."""
+    early_stopping: EarlyStopping = False
+    """When a beam search is over: see `core.beams.BeamRules`."""
     temperature: float = 1.0
     """0 is greedy: the arg-max, the lowest id where several are equal."""
     top_p: float = 1.0
@@ -91,6 +102,16 @@ class SamplingParams:
         for name, value in canonical.items():
             object.__setattr__(self, name, value)
         _check(self)
+
+    @property
+    def width(self) -> int:
+        """Choices that are computed at once."""
+        return self.best_of or self.n
+
+    @property
+    def num_choices(self) -> int:
+        """Choices that come out of the engine. Beams come when they are known; of samples the best are chosen later."""
+        return self.n if self.use_beam_search else self.width
 
     @property
     def greedy(self) -> bool:
@@ -157,6 +178,8 @@ def _is_number(value: object) -> bool:
 # field -> (type, lowest, highest); None: no bound, or not a number
 _RANGES: dict[str, tuple[type, float | None, float | None]] = {
     "n": (int, 1, MAX_CHOICES),
+    "best_of": (int, 1, MAX_CHOICES),
+    "length_penalty": (float, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
     "temperature": (float, 0, 100),
     "top_p": (float, None, 1),
     "top_k": (int, 0, None),
@@ -170,9 +193,9 @@ _RANGES: dict[str, tuple[type, float | None, float | None]] = {
     "logprobs": (int, 0, MAX_LOGPROBS),
     "prompt_logprobs": (int, 0, MAX_LOGPROBS),
 }
-_OPTIONAL = {"seed", "max_tokens", "logprobs", "prompt_logprobs"}
+_OPTIONAL = {"best_of", "seed", "max_tokens", "logprobs", "prompt_logprobs"}
 _POSITIVE = {"top_p", "repetition_penalty"}
-_FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
+_FLAGS = ("use_beam_search", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
 
 
 def _check(params: SamplingParams) -> None:
@@ -190,6 +213,39 @@ def _check(params: SamplingParams) -> None:
             raise ParameterError(name, getattr(params, name), "true or false")
     if params.allowed_token_ids == ():
         raise ParameterError("allowed_token_ids", (), "a list with at least one token id")
+    _check_choosing(params)
+
+
+_OF_BEAMS: dict[str, tuple[Any, str]] = {"length_penalty": (1, "1"), "early_stopping": (False, "false")}
+"""Field -> what it is without a beam search."""
+_NOT_OF_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "temperature": ((0, 1), "0 or 1"),
+    "top_p": ((1,), "1"),
+    "top_k": ((0,), "0"),
+    "min_p": ((0,), "0"),
+    "presence_penalty": ((0,), "0"),
+    "frequency_penalty": ((0,), "0"),
+    "repetition_penalty": ((1,), "1"),
+    "logit_bias": (((),), "empty"),
+    "allowed_token_ids": ((None,), "null"),
+}
+"""Field -> what it may be with one: a beam search draws nothing, and ranks answers by what the model itself says."""
+
+
+def _check_choosing(params: SamplingParams) -> None:
+    """Do the fields about the best of several choices go together, and with the others?"""
+    if params.best_of is not None and params.best_of < params.n:
+        raise ParameterError("best_of", params.best_of, f"at least n ({params.n}), or null")
+    if not isinstance(params.early_stopping, bool) and params.early_stopping != "never":
+        raise ParameterError("early_stopping", params.early_stopping, 'true, false or "never"')
+    if params.use_beam_search:
+        for name, (values, allowed) in _NOT_OF_BEAMS.items():
+            if getattr(params, name) not in values:
+                raise ParameterError(name, getattr(params, name), f"{allowed} with use_beam_search")
+    else:
+        for name, (value, allowed) in _OF_BEAMS.items():
+            if getattr(params, name) != value:
+                raise ParameterError(name, getattr(params, name), f"{allowed} without use_beam_search")
 
 
 def _check_lengths(lengths: list[int]) -> None:
