@@ -13,11 +13,13 @@ from tests.core.replica import Replica, limits, request
 
 
 def busy() -> Replica:
-    """A fork with a shared tail, a half-computed prompt, a queue, cached blocks, and a plan in flight."""
-    replica = Replica(limits(num_blocks=20, max_num_batched_tokens=8, max_num_seqs=3))
+    """A fork with a shared tail, beams, a half-computed prompt, a queue, cached blocks, and a plan in flight."""
+    replica = Replica(limits(num_blocks=20, max_num_batched_tokens=8, max_num_seqs=5))
     replica.submit(request("done", [1] * 9, max_tokens=1))
     replica.run()
-    replica.submit(request("forked", [2] * 6, n=2, temperature=1.0), request("long", [3] * 20), request("last", [4]))
+    replica.submit(request("forked", [2] * 6, n=2, temperature=1.0))
+    replica.submit(request("beams", [5], n=2, use_beam_search=True))
+    replica.submit(request("long", [3] * 20), request("last", [4]))
     replica.step()
     replica.plan()
     return replica
@@ -97,6 +99,15 @@ def follow_nobody(scheduler: Scheduler) -> None:
     scheduler.roster.requests["last"] *= 2
 
 
+def mistake_a_beam(scheduler: Scheduler) -> None:
+    scheduler.roster.requests["beams"][1].tokens[-1] ^= 1
+
+
+def wait_without_candidates(scheduler: Scheduler) -> None:
+    choice = scheduler.roster.requests["beams"][0]
+    choice.computed = len(choice.tokens)
+
+
 def claim_for_ever(scheduler: Scheduler) -> None:
     scheduler.cache.claims.by_key[b"key"] = scheduler.roster.running[0]
 
@@ -118,6 +129,8 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("tokens_are_within_bounds", compute_too_much),
     ("nobody_draws_for_the_finished", draw_for_the_finished),
     ("nobody_draws_for_the_finished", follow_nobody),
+    ("beams_keep_step", mistake_a_beam),
+    ("beams_keep_step", wait_without_candidates),
     ("claims_are_live", claim_for_ever),
 ]
 

@@ -19,7 +19,7 @@ LIMITS = st.builds(
     Limits,
     num_blocks=st.one_of(st.integers(1, 12), st.integers(6, 12)),
     block_size=st.sampled_from([1, 2, 4]),
-    vocab_size=st.just(2),
+    vocab_size=st.sampled_from([2, 2, 4]),
     max_model_len=st.one_of(st.integers(2, 20), st.integers(12, 20)),
     max_num_seqs=st.one_of(st.integers(1, 6), st.integers(3, 6)),
     max_num_batched_tokens=st.integers(1, 8),
@@ -41,10 +41,30 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @st.composite
+def beam_params(draw: st.DrawFn) -> SamplingParams:
+    max_tokens = draw(st.integers(1, 6))
+    width = draw(st.sampled_from([1, 2, 2, 3, 4]))
+    return SamplingParams(
+        use_beam_search=True,
+        n=draw(st.integers(1, width)),
+        best_of=width,
+        max_tokens=max_tokens,
+        min_tokens=min(draw(st.integers(0, 3)), max_tokens),
+        ignore_eos=draw(st.booleans()),
+        stop_token_ids=draw(st.sampled_from([(), (), (0,)])),
+        logprobs=draw(st.sampled_from([None, 1])),
+        prompt_logprobs=draw(st.sampled_from([None, None, 2])),
+        length_penalty=draw(st.sampled_from([0.0, 1.0, 2.0])),
+        early_stopping=draw(st.sampled_from([True, False, "never"])),
+    )
+
+
+@st.composite
 def sampling_params(draw: st.DrawFn) -> SamplingParams:
     max_tokens = draw(st.one_of(st.none(), st.integers(1, 8), st.integers(4, 8)))
     return SamplingParams(
         n=draw(st.sampled_from([1, 1, 1, 2, 3, 4])),
+        best_of=draw(st.sampled_from([None, None, None, 4])),
         temperature=draw(st.sampled_from([0.0, 1.0])),
         max_tokens=max_tokens,
         min_tokens=min(draw(st.integers(0, 3)), max_tokens or 3),
@@ -84,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         target=live,
         prompt=st.lists(TOKENS, min_size=1, max_size=8),
-        params=sampling_params(),
+        params=st.one_of(sampling_params(), sampling_params(), beam_params()),
         priority=st.integers(0, 2),
         namespace=st.sampled_from([b"", b"", b"other"]),
         seed=st.integers(0, 3),
@@ -185,14 +205,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         return plan
 
     def _size(self, request: Request) -> int:
-        return request.params.n * (len(request.prompt) + (request.params.max_tokens or self.limits.max_model_len))
+        """Tokens to compute; where a pool holds one beam of a search at a time, each from its start in each round."""
+        params, prompt_len = request.params, len(request.prompt)
+        num_rounds = params.max_tokens or 1 if params.use_beam_search else 1
+        return params.width * (prompt_len + (params.max_tokens or self.limits.max_model_len)) * num_rounds
 
     def _compare(self, name: str, request: Request) -> None:
         got, due = self.replica.outcomes[name], alone(request, self.limits, **self.options)
         assert (got.refused is None) == (due.refused is None)
         if got.refused is not None:
             return
-        assert sorted(got.finished) == list(range(request.params.n))
+        assert sorted(got.finished) == list(range(request.params.num_choices))
         for choice, finished in got.finished.items():
             tokens, last = got.tokens[choice], due.finished[choice]
             if finished.reason is FinishReason.ABORT:

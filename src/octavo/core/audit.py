@@ -151,9 +151,11 @@ def life_cycle_is_kept(scheduler: Scheduler) -> Iterator[str]:
 
 
 def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
-    """A running choice has computed fewer tokens than it knows, and has slots for just those and the granted ones."""
+    """A running choice has computed fewer tokens than it knows, unless it is a beam that waits for others; it has slots
+    for just those and the granted ones."""
     for choice in scheduler.roster.running:
-        if not 0 <= choice.computed < len(choice.tokens) <= choice.max_len:
+        waits = choice.beams is not None and choice.awaits_others
+        if not 0 <= choice.computed < len(choice.tokens) + waits <= choice.max_len + waits:
             yield f"{_name(choice)} computed {choice.computed} of {len(choice.tokens)} tokens, limit {choice.max_len}"
         if choice.lease.num_slots != choice.computed + choice.granted:
             yield f"{_name(choice)} has {choice.lease.num_slots} slots for {choice.computed} + {choice.granted} tokens"
@@ -164,6 +166,8 @@ def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
 def nobody_draws_for_the_finished(scheduler: Scheduler) -> Iterator[str]:
     """Each choice that follows is drawn for by one other; each one that runs or waits draws for itself too."""
     for choices in scheduler.roster.requests.values():
+        if choices[0].beams is not None:
+            continue
         following = [choice.index for choice in choices if choice.state is ChoiceState.FOLLOWING]
         for place, choice in enumerate(choices):
             if choice.index != place:
@@ -173,6 +177,26 @@ def nobody_draws_for_the_finished(scheduler: Scheduler) -> Iterator[str]:
             due = tuple(sorted((choice.index, *following)))
             if choice.draws_for != due or choice.width != len(due):
                 yield f"{_name(choice)} draws for {choice.draws_for}, and choices {following} follow"
+
+
+def beams_keep_step(scheduler: Scheduler) -> Iterator[str]:
+    """The seats of a search hold its live beams, all of one length; and wait for others just where candidates are."""
+    for choices in scheduler.roster.requests.values():
+        beams = choices[0].beams
+        if beams is None:
+            continue
+        if sorted(seat.index for seat in beams.seats) != list(range(len(choices))):
+            yield f"{choices[0].request_id} has lost a seat"
+        for seat, beam in zip(beams.seats, beams.search.live, strict=False):
+            due = [*seat.request.prompt, *(scored.token for scored in beam.tokens())]
+            if seat.tokens != due:
+                yield f"{_name(seat)} has {seat.tokens}, its beam {due}"
+            waits = seat.state is ChoiceState.FOLLOWING or seat.awaits_others
+            if waits != (seat.index in beams.found):
+                yield f"{_name(seat)} is {seat.state}, {seat.computed} computed; {sorted(beams.found)} have candidates"
+        for seat in beams.seats[len(beams.search.live) :]:
+            if seat.state is not ChoiceState.FOLLOWING:
+                yield f"{_name(seat)} is {seat.state} and has no beam"
 
 
 def claims_are_live(scheduler: Scheduler) -> Iterator[str]:
@@ -193,6 +217,7 @@ LAWS: tuple[Law, ...] = (
     life_cycle_is_kept,
     tokens_are_within_bounds,
     nobody_draws_for_the_finished,
+    beams_keep_step,
     claims_are_live,
 )
 

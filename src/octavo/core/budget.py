@@ -6,9 +6,10 @@ nothing waits for what cannot come. OK and LATER are decided by a StepBudget, wh
 
 from dataclasses import dataclass
 
+from octavo.core.beams import num_candidates
 from octavo.core.request import Request
-from octavo.core.sampling import ParameterError, check_token_ids
-from octavo.core.types import Limits
+from octavo.core.sampling import MAX_LOGPROBS, ParameterError, SamplingParams, check_token_ids
+from octavo.core.types import Limits, TokenId
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,30 +87,49 @@ def most_tokens(prompt_len: int, n: int, num_blocks: int, block_size: int) -> in
     return 1 if num_blocks_for(prompt_len, block_size) <= num_blocks else 0
 
 
+def stop_ids_of(params: SamplingParams, limits: Limits) -> frozenset[TokenId]:
+    """The tokens that end a choice."""
+    return frozenset(params.stop_token_ids + (() if params.ignore_eos else limits.eos_token_ids))
+
+
 def judge(request: Request, limits: Limits) -> Terms | Never:
     """Can this engine serve `request` when it has nothing else to do? Its terms, or why not."""
     return _judge_shape(request, limits) or _judge_size(request, limits)
 
 
 def _judge_shape(request: Request, limits: Limits) -> Never | None:
-    prompt, n = request.prompt, request.params.n
+    prompt, params = request.prompt, request.params
     if not prompt:
         return Never("empty_prompt", "the prompt has no tokens, and at least one is needed")
     for token in (min(prompt), max(prompt)):
         if not 0 <= token < limits.vocab_size:
             return Never("token_out_of_range", f"token id {token} in the prompt is not in 0 .. {limits.vocab_size - 1}")
     try:
-        check_token_ids(request.params, limits.vocab_size)
+        check_token_ids(params, limits.vocab_size)
     except ParameterError as error:
         return Never("token_out_of_range", str(error))
-    if n > limits.max_num_seqs:
-        message = f"n is {n}, and at most {limits.max_num_seqs} choices run at once (--max-num-seqs)"
+    if params.width > limits.max_num_seqs:
+        name = "n" if params.best_of is None else "best_of"
+        message = f"{name} is {params.width}, and at most {limits.max_num_seqs} choices run at once (--max-num-seqs)"
         return Never("too_many_choices", message)
-    return None
+    return _judge_beams(params, limits) if params.use_beam_search else None
+
+
+def _judge_beams(params: SamplingParams, limits: Limits) -> Never | None:
+    """So many candidates make sure that there is always a full width of beams."""
+    num_stop_ids = len(stop_ids_of(params, limits))
+    need, have = num_candidates(params.width, num_stop_ids), min(MAX_LOGPROBS, limits.vocab_size)
+    if need <= have:
+        return None
+    return Never(
+        "too_many_choices",
+        f"{params.width} beams and {num_stop_ids} tokens that end them need the {need} most likely tokens after each "
+        f"beam; the engine finds at most {have}",
+    )
 
 
 def _judge_size(request: Request, limits: Limits) -> Terms | Never:
-    prompt_len, n, max_tokens = len(request.prompt), request.params.n, request.params.max_tokens
+    prompt_len, n, max_tokens = len(request.prompt), request.params.width, request.params.max_tokens
     room = limits.max_model_len - prompt_len
     if room < 1:
         return Never(

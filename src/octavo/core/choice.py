@@ -1,10 +1,16 @@
 """Choice: one continuation of a request, while it is in the engine. Its state moves along the table in request.py."""
 
+from typing import TYPE_CHECKING
+
 from octavo.core.hashing import KeyChain
 from octavo.core.lease import Lease
 from octavo.core.plan import BlockCopy, Sample, Work
 from octavo.core.request import ChoiceState, Move, Request, after
+from octavo.core.sampling import SamplingParams
 from octavo.core.types import TokenId
+
+if TYPE_CHECKING:
+    from octavo.core.beam_group import BeamGroup
 
 
 class Choice:
@@ -17,6 +23,8 @@ class Choice:
     It needs work until all of `tokens` is computed; the work that reaches the end draws the next token. One choice of
     a request computes the prompt for all of them, at first choice 0: until it has, the others follow it, and it draws
     their first tokens too (`draws_for`). Up to there they differ by nothing but their numbers.
+
+    In a beam search nothing is drawn: the work that reaches the end finds candidates, and `beams` says what is next.
     """
 
     __slots__ = (
@@ -25,6 +33,7 @@ class Choice:
         "_penalised",
         "_scores",
         "_seed",
+        "beams",
         "chain",
         "claim",
         "computed",
@@ -54,6 +63,7 @@ class Choice:
         self,
         request: Request,
         index: int,
+        params: SamplingParams,
         *,
         rank: int,
         serial: int,
@@ -61,10 +71,12 @@ class Choice:
         stop_ids: frozenset[TokenId],
         lease: Lease,
         chain: KeyChain,
+        beams: "BeamGroup | None" = None,
     ) -> None:
-        params = request.params
         self.request = request
         self.params = params
+        """What the sampler is asked: the request's, but for logprobs that rank its choices."""
+        self.beams = beams
         self.request_id = request.request_id
         self.index = index
         self.rank = rank
@@ -88,9 +100,10 @@ class Choice:
         """The key of the block that this choice is computing, where it is known before it is full."""
         self.next_full = 0
         """At this many computed tokens the next block is full."""
-        self.draws_for: tuple[int, ...] = (index,) if index else tuple(range(params.n))
+        self.draws_for: tuple[int, ...] = (index,) if index or beams else tuple(range(params.width))
         """The numbers of the choices that its next token is drawn for: its own, and those that follow it."""
-        self.width = len(self.draws_for)
+        self.width = 1 if index else params.width
+        """Choices that it stands for: itself, and those that follow it."""
         self.scored = 0
         """Prompt positions whose logits were asked for the token that follows."""
         self.passed = 0
@@ -111,6 +124,11 @@ class Choice:
     def num_left(self) -> int:
         """Known tokens whose KV is still to be computed."""
         return len(self.tokens) - self.computed
+
+    @property
+    def awaits_others(self) -> bool:
+        """Has it computed all that it knows? A beam does nothing until those beside it have."""
+        return self.computed == len(self.tokens)
 
     @property
     def scores_prompt(self) -> bool:
@@ -155,12 +173,20 @@ class Choice:
     def forked(self, choice: "Choice") -> None:
         """Takes over the computed prompt of `choice`: its tokens, its blocks, by reference, and its keys."""
         self.move(Move.FORK)
+        self.take_past(choice)
+        self.share_blocks(choice)
+
+    def take_past(self, choice: "Choice") -> None:
+        """Knows what `choice` knows: its tokens and their keys."""
         self.tokens = choice.tokens.copy()
-        self.lease = choice.lease.fork()
         self.chain = choice.chain.fork()
+        self.scored = choice.scored
+
+    def share_blocks(self, choice: "Choice") -> None:
+        """Has computed what `choice` has, whose past it knows: on the same blocks, by reference."""
+        self.lease = choice.lease.fork()
         self.computed = choice.computed
         self.next_full = choice.next_full
-        self.scored = choice.scored
 
     def _sample(self, index: int) -> Sample:
         num_generated = len(self.tokens) - self.prompt_len

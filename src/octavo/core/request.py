@@ -10,7 +10,7 @@ from octavo.core.types import RequestId, TokenId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One submission: a prompt, and `params.n` choices that continue it."""
+    """One submission: a prompt, and choices that continue it: `params.num_choices` come out."""
 
     request_id: RequestId
     prompt: tuple[TokenId, ...]
@@ -32,7 +32,8 @@ class ChoiceState(StrEnum):
     WAITING = "waiting"
     """Queued for its first work."""
     FOLLOWING = "following"
-    """It waits until another choice of its request, at first choice 0, has computed their common prompt."""
+    """It waits until another choice of its request, at first choice 0, has computed their common prompt. Or it is a
+    beam that has its candidates, and has lost its lease while it waits for those beside it."""
     RUNNING = "running"
     """Holds a lease and gets work."""
     PREEMPTED = "preempted"
@@ -46,6 +47,8 @@ class Move(StrEnum):
     ADMIT = "admit"
     FORK = "fork"
     PREEMPT = "preempt"
+    PARK = "park"
+    QUEUE = "queue"
     FINISH = "finish"
 
 
@@ -53,6 +56,8 @@ TRANSITIONS: Mapping[tuple[ChoiceState, Move], ChoiceState] = {
     (ChoiceState.WAITING, Move.ADMIT): ChoiceState.RUNNING,
     (ChoiceState.FOLLOWING, Move.FORK): ChoiceState.RUNNING,
     (ChoiceState.RUNNING, Move.PREEMPT): ChoiceState.PREEMPTED,
+    (ChoiceState.RUNNING, Move.PARK): ChoiceState.FOLLOWING,
+    (ChoiceState.FOLLOWING, Move.QUEUE): ChoiceState.PREEMPTED,
     (ChoiceState.PREEMPTED, Move.ADMIT): ChoiceState.RUNNING,
     (ChoiceState.WAITING, Move.FINISH): ChoiceState.FINISHED,
     (ChoiceState.FOLLOWING, Move.FINISH): ChoiceState.FINISHED,
@@ -62,7 +67,7 @@ TRANSITIONS: Mapping[tuple[ChoiceState, Move], ChoiceState] = {
 """The whole life cycle. What is not in this table cannot happen.
 
     WAITING ---admit---> RUNNING ---preempt---> PREEMPTED ---admit---> RUNNING
-    FOLLOWING --fork---> RUNNING
+    FOLLOWING --fork---> RUNNING ---park (a beam that waits)---> FOLLOWING ---queue---> PREEMPTED
     any of these --finish--> FINISHED
 """
 

@@ -46,9 +46,17 @@ class Roster:
         insort(self.running, choice, key=_order)
 
     def preempt(self, choice: Choice) -> None:
-        """A running choice waits again, at its old place."""
-        choice.move(Move.PREEMPT)
+        """A running choice waits again, at its old place; one that waits for others does so without blocks."""
         self.running.remove(choice)
+        if choice.awaits_others:
+            choice.move(Move.PARK)
+        else:
+            choice.move(Move.PREEMPT)
+            insort(self.waiting, choice, key=_order)
+
+    def queue(self, choice: Choice) -> None:
+        """A beam that waited for others without blocks goes on: its past has to be computed again."""
+        choice.move(Move.QUEUE)
         insort(self.waiting, choice, key=_order)
 
     def finish(self, choice: Choice) -> None:

@@ -14,7 +14,9 @@ the order always advances, and since nobody is accepted who could not finish alo
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from octavo.core.budget import Later, Need, Never, StepBudget, Terms, judge
+from octavo.core.beam_group import BeamGroup
+from octavo.core.beams import sampler_params
+from octavo.core.budget import Later, Need, Never, StepBudget, Terms, judge, stop_ids_of
 from octavo.core.cache import Hit, KvCache
 from octavo.core.choice import Choice
 from octavo.core.events import (
@@ -105,26 +107,33 @@ class Scheduler:
             self._events.append(Refused(request.request_id, now, terms.code, terms.message))
             return self._drain(now)
         self.roster.enter(self._choices_of(request, terms))
-        self._events.append(Queued(request.request_id, now, len(request.prompt), request.params.n))
+        self._events.append(Queued(request.request_id, now, len(request.prompt), request.params.num_choices))
         return self._drain(now)
 
     def _choices_of(self, request: Request, terms: Terms) -> tuple[Choice, ...]:
-        eos = () if request.params.ignore_eos else self.limits.eos_token_ids
-        stop_ids = frozenset(eos + request.params.stop_token_ids)
+        stop_ids = stop_ids_of(request.params, self.limits)
+        params = sampler_params(request.params, len(stop_ids))
+        most = terms.max_len - len(request.prompt)
+        beams = BeamGroup(request, most, stop_ids) if params.use_beam_search else None
         self._serial += 1
-        return tuple(
+        choices = tuple(
             Choice(
                 request,
                 index,
+                params,
                 rank=self._rank(request),
                 serial=self._serial,
                 max_len=terms.max_len,
                 stop_ids=stop_ids,
                 lease=self.cache.new_lease(),
                 chain=self.cache.new_chain(request.namespace),
+                beams=beams,
             )
-            for index in range(request.params.n)
+            for index in range(params.width)
         )
+        if beams is not None:
+            beams.seats = choices
+        return choices
 
     def cancel(self, request_id: RequestId, now: float, choice: int | None = None) -> tuple[Event, ...]:
         """Ends a request, or one choice of it, in whatever state it is and frees its blocks, at once.
@@ -158,6 +167,8 @@ class Scheduler:
             self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
         self._top_up(self._granted[num_decodes:], budget)
+        if not any(choice.granted for choice in self._granted) and self._park_beams(budget, now):
+            return self.plan(now)
         return self._seal(now)
 
     def _grant_decodes(self, budget: StepBudget, now: float) -> list[Choice]:
@@ -345,6 +356,13 @@ class Scheduler:
         victim.copies = ()
         victim.preempted_in = self._step + 1
 
+    def _park_beams(self, budget: StepBudget, now: float) -> bool:
+        """Takes the leases of beams that wait for others, where these cannot get any: nobody else can go on."""
+        idle = [choice for choice in self.roster.running if choice.awaits_others]
+        for choice in idle:
+            self._preempt(choice, "other beams need its blocks, and it can wait without", budget, now)
+        return bool(idle)
+
     # ---- commit ----
 
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Event, ...]:
@@ -368,7 +386,9 @@ class Scheduler:
             if work.targets:
                 self._note_scores(choice, work, outcome, now)
             if work.samples:
-                if len(work.samples) == 1:
+                if choice.beams is not None:
+                    self._search(choice.beams, choice, outcome.sampled[0], now)
+                elif len(work.samples) == 1:
                     self._append(choice, outcome.sampled, now)
                 else:
                     self._fork(choice, work, outcome, now)
@@ -401,6 +421,18 @@ class Scheduler:
             if choices[sample.choice].state is RUNNING:
                 self._append(choices[sample.choice], (token,), now)
 
+    def _search(self, beams: BeamGroup, choice: Choice, ranked: ScoredToken, now: float) -> None:
+        """The candidates of one beam; with the last one's the search goes on, or is over and its results are told."""
+        if not beams.note(choice, ranked):
+            return
+        beams.advance()
+        if not beams.search.over:
+            beams.seat_beams(self.roster, self.cache)
+            return
+        self._events += beams.results(now)
+        for seat in beams.seats:
+            self._drop(seat)
+
     def _append(self, choice: Choice, sampled: tuple[ScoredToken, ...], now: float) -> None:
         """One more generated token, which may be the last."""
         token, tokens = sampled[0].token, choice.tokens
@@ -412,15 +444,31 @@ class Scheduler:
             self._finish(choice, FinishReason.LENGTH, now)
 
     def _end_request(self, request_id: RequestId, reason: FinishReason, now: float, message: str | None = None) -> None:
-        for choice in self.roster.unfinished(request_id):
-            self._finish(choice, reason, now, message=message)
+        choices = self.roster.unfinished(request_id)
+        beams = choices[0].beams if choices else None
+        for number in [choice.index for choice in choices] if beams is None else beams.numbers:
+            self._events.append(Finished(request_id, number, now, reason, None, message))
+        for choice in choices:
+            self._drop(choice)
 
     def _end_choice(self, request_id: RequestId, index: int, now: float) -> None:
-        ending = next((choice for choice in self.roster.unfinished(request_id) if choice.index == index), None)
+        choices = self.roster.unfinished(request_id)
+        if choices and choices[0].beams is not None:
+            self._end_result(choices[0].beams, request_id, index, now)
+            return
+        ending = next((choice for choice in choices if choice.index == index), None)
         if ending is not None:
             leader = next((choice for choice in self.roster.requests[request_id] if choice.width > 1), None)
             heir = None if leader is None else self._leave(leader, index)
             self._finish(heir or ending, FinishReason.ABORT, now)
+
+    def _end_result(self, beams: BeamGroup, request_id: RequestId, number: int, now: float) -> None:
+        """Nobody waits for this result of a search any more. The search goes on as it would, while somebody does."""
+        if beams.numbers == [number]:
+            self._end_request(request_id, FinishReason.ABORT, now)
+        elif number in beams.numbers:
+            beams.numbers.remove(number)
+            self._events.append(Finished(request_id, number, now, FinishReason.ABORT))
 
     def _leave(self, leader: Choice, index: int) -> Choice | None:
         """Choice `index` gets no token of the common prompt. Where it is the one that computes it, the next does.
@@ -437,11 +485,14 @@ class Scheduler:
         now: float,
         *,
         stop_token: TokenId | None = None,
-        message: str | None = None,
     ) -> None:
+        self._events.append(Finished(choice.request_id, choice.index, now, reason, stop_token))
+        self._drop(choice)
+
+    def _drop(self, choice: Choice) -> None:
+        """A choice is over, and what it held is free."""
         choice.granted = 0
         self.cache.let_go(choice)
-        self._events.append(Finished(choice.request_id, choice.index, now, reason, stop_token, message))
         self.roster.finish(choice)
 
     def _land(self, num_tokens: int, timings_s: dict[str, float], now: float) -> tuple[Event, ...]:

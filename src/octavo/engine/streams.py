@@ -15,7 +15,7 @@ class Mailbox:
     __slots__ = ("_choices_left", "_error", "_steps", "_waiter")
 
     def __init__(self, request: Request) -> None:
-        self._choices_left = request.params.n
+        self._choices_left = request.params.num_choices
         self._steps: deque[tuple[Event, ...]] = deque()
         self._error: EngineDead | None = None
         self._waiter: asyncio.Future[None] | None = None

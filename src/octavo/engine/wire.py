@@ -198,7 +198,7 @@ class EventWriter:
         """From now on `request` is called `ticket`, until it is refused or its last choice finished."""
         self._tickets[request.request_id] = ticket
         self._names[ticket] = request.request_id
-        self._choices_left[request.request_id] = request.params.n
+        self._choices_left[request.request_id] = request.params.num_choices
 
     def name(self, ticket: int) -> RequestId | None:
         """The request that is called `ticket`; None where it is over."""
