@@ -59,7 +59,7 @@ def test_values_are_stored_in_one_form():
     [
         {"min_tokens": 5, "max_tokens": 4},
         {"stop": [""]},
-        {"stop": ["x"] * 65},
+        {"stop": ["x"] * 1025},
         {"stop": "x" * 1_001},
         {"stop": ["x", "y" * 10**6]},
         {"stop": ["x" * 512] * 8 + ["y"]},
