@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.config.schema import Config, ConfigError, Fault, parse_fault, settings
+from octavo.config.schema import Config, ConfigError, Fault, QueueConfig, parse_fault, settings
 from octavo.engine.llm import OfflineEngine
 
 if TYPE_CHECKING:
@@ -238,6 +238,8 @@ def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
         max_num_partial_prefills=scheduler.max_num_partial_prefills,
         long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
         scheduling_policy=scheduler.scheduling_policy,
+        max_num_queued_reqs=config.queue.max_num_queued_reqs,
+        max_num_queued_tokens=config.queue.max_num_queued_tokens,
         eos_token_ids=checkpoint.vocabulary.eos_token_ids,
     )
 
@@ -372,7 +374,9 @@ def _offline_config(model: str | Path | None, options: dict[str, Any]) -> Config
     if unknown is not None:
         raise TypeError(f"LLM() got an unexpected keyword argument {unknown!r}{did_you_mean(unknown, known)}")
     given = {name: value for name, value in options.items() if value is not None}
-    return from_keywords(**given) if model is None else from_keywords(model=str(model), **given)
+    config = from_keywords(**given) if model is None else from_keywords(model=str(model), **given)
+    unlimited = QueueConfig(max_num_queued_reqs=0, max_num_queued_tokens=0)  # whoever calls waits anyway
+    return dataclasses.replace(config, queue=unlimited)
 
 
 def open_model(config: Config) -> Checkpoint:

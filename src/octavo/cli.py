@@ -28,7 +28,7 @@ EXIT_STATUS = {
 
 MODEL = ("model",)
 COMPUTE = ("model", "cache", "scheduler", "engine")
-ALL = (*COMPUTE, "server", "limits")
+ALL = (*COMPUTE, "queue", "server", "limits")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
 
 
 def refusals(request_id: str) -> st.SearchStrategy:
-    return st.builds(Refused, st.just(request_id), st.just(1.0), names, names)
+    return st.builds(Refused, st.just(request_id), st.just(1.0), names, names, st.none() | counts)
 
 
 def endings(request_id: str, choice: int) -> st.SearchStrategy:

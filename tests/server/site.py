@@ -54,8 +54,8 @@ def backend_of(checkpoint: Checkpoint) -> ReferenceBackend:
     )
 
 
-def replica_of(checkpoint: Checkpoint, backend: Backend, max_num_seqs: int = 64) -> Replica:
-    limits = Limits(
+def limits_of(checkpoint: Checkpoint, max_num_seqs: int) -> Limits:
+    return Limits(
         num_blocks=NUM_BLOCKS,
         block_size=BLOCK_SIZE,
         vocab_size=checkpoint.spec.vocab_size,
@@ -63,6 +63,9 @@ def replica_of(checkpoint: Checkpoint, backend: Backend, max_num_seqs: int = 64)
         max_num_seqs=max_num_seqs,
         eos_token_ids=checkpoint.vocabulary.eos_token_ids,
     )
+
+
+def replica_of(checkpoint: Checkpoint, backend: Backend, limits: Limits) -> Replica:
     facts = EngineFacts(
         model="tiny",
         fingerprint="tiny-reference",
@@ -210,6 +213,7 @@ def running(
     *,
     backend: Backend | None = None,
     max_num_seqs: int = 64,
+    narrowed: Callable[[Limits], Limits] = lambda limits: limits,
     load: Callable[[Callable[[str], None]], None] | None = None,
 ) -> Iterator[Site]:
     """A server with an engine of its own, in another thread, until the end of the block.
@@ -217,7 +221,8 @@ def running(
     It is ready, unless `load` is given: that is called in the engine, with its way to report, before it is.
     """
     config = config or Config(model=ModelConfig(model="tiny"), server=ServerConfig(port=0))
-    replica = replica_of(checkpoint, backend or backend_of(checkpoint), max_num_seqs)
+    limits = narrowed(limits_of(checkpoint, max_num_seqs))
+    replica = replica_of(checkpoint, backend or backend_of(checkpoint), limits)
     tokenizer, template = text_of(checkpoint, trusts_texts=config.model.allow_special_tokens_in_text)
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

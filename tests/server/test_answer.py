@@ -67,13 +67,20 @@ def test_an_answer_does_not_depend_on_how_its_events_come(
         ("pool_too_small", 400, None),
         ("too_many_choices", 400, "n"),
         ("duplicate_id", 409, None),
-        ("queue_full", 429, None),
     ],
 )
 def test_what_a_refusal_means(tokenizer: Tokenizer, code: str, status: int, param: str | None) -> None:
     with pytest.raises(ApiError) as refusal:
         Answer(tokenizer, SamplingParams()).take([Refused("r", 0, code, "why")])
     assert (refusal.value.status, refusal.value.param, refusal.value.code) == (status, param, code)
+
+
+@pytest.mark.parametrize("after_s", [1, 90])
+def test_a_refusal_for_now_says_when_to_come_back(tokenizer: Tokenizer, after_s: int) -> None:
+    with pytest.raises(ApiError) as refusal:
+        Answer(tokenizer, SamplingParams()).take([Refused("r", 0, "queue_full", "why", after_s)])
+    assert (refusal.value.status, refusal.value.code) == (503, "queue_full")
+    assert refusal.value.headers == ((b"retry-after", b"%d" % after_s),)
 
 
 def test_an_abort_that_the_client_did_not_ask_for_is_no_answer(tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from octavo.models.catalog import DEFAULT_MODEL
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import App, build_app
 from octavo.server.lifecycle import CannotListen, is_public, listen, run, serve, url_of
-from tests.server.site import PATIENCE_S, Gate, backend_of, parse_events, replica_of, text_of
+from tests.server.site import PATIENCE_S, Gate, backend_of, limits_of, parse_events, replica_of, text_of
 
 LONG = {"prompt": "the", "max_tokens": 40, "ignore_eos": True, "stream": True}
 
@@ -51,7 +51,7 @@ def live(checkpoint: Checkpoint, story: Callable[[Life], Awaitable[None]], **set
         config = Config(server=ServerConfig(port=0, **settings))
         tokenizer, template = text_of(checkpoint)
         gate = Gate(backend_of(checkpoint))
-        engine = InProcessClient(lambda payload, report: replica_of(checkpoint, gate))
+        engine = InProcessClient(lambda payload, report: replica_of(checkpoint, gate, limits_of(checkpoint, 64)))
         app = build_app(engine, tokenizer, template, config)
         announced: list[str] = []
         with listen(config.server) as sock:

@@ -188,6 +188,26 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueConfig:
+    """How much may wait for a server's engine. What is beyond is refused at once with a time to come back after."""
+
+    max_num_queued_reqs: int = option(
+        1024,
+        help="requests that may wait beyond those that could start at once; 0: no such limit",
+        at_least=0,
+    )
+    max_num_queued_tokens: int = option(
+        2**21,
+        help="prompts and expected answers that may wait beyond what fits into free blocks; 0: no such limit",
+        unit="tokens",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What computes, and on how much of the machine."""
 
@@ -294,6 +314,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)

@@ -58,6 +58,8 @@ class Terms:
 
     max_len: int
     """Prompt plus generated tokens of one choice, after clamping to the context and, if it named no limit, the pool."""
+    demand: int = 0
+    """Tokens that it counts for in the queue: its prompt, and what its choices are expected to add."""
 
 
 def num_blocks_for(num_tokens: int, block_size: int) -> int:

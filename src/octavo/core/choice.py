@@ -38,6 +38,7 @@ class Choice:
         "claim",
         "computed",
         "copies",
+        "demand",
         "draws_for",
         "granted",
         "index",
@@ -68,6 +69,7 @@ class Choice:
         rank: int,
         serial: int,
         max_len: int,
+        demand: int,
         stop_ids: frozenset[TokenId],
         lease: Lease,
         chain: KeyChain,
@@ -88,6 +90,8 @@ class Choice:
         self.prompt_len = len(request.prompt)
         self.max_len = max_len
         """It ends when it has this many tokens."""
+        self.demand = demand
+        """Tokens that its request counts for in the queue: the prompt, and what its choices are expected to add."""
         self.stop_ids = stop_ids
         self.computed = 0
         self.granted = 0

@@ -17,15 +17,17 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """NEVER: the request cannot be served by this engine as it is configured. Nothing was queued."""
+    """The request was not queued: NEVER, because this engine cannot serve it; or not now, because too many wait."""
 
     request_id: RequestId
     time_s: float
     code: str
     """`context_length_exceeded`, `pool_too_small`, `too_many_choices`, `duplicate_id`, `empty_prompt` or
-    `token_out_of_range`."""
+    `token_out_of_range`; not now: `queue_full` or `queue_tokens_full`."""
     message: str
     """What was asked, what there is, and the flag that changes it."""
+    retry_after_s: int | None = None
+    """Not now: after so many seconds there should be room. None where it is for good."""
 
 
 @dataclass(frozen=True, slots=True)

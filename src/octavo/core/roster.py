@@ -1,6 +1,6 @@
 """Roster: every live choice in its place: waiting, running, or with its request only. Places follow from states."""
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -18,26 +18,33 @@ class Roster:
     Finished choices leave `running` only with `sweep`, all at once: whoever walks over it may finish some.
     """
 
-    __slots__ = ("_any_finished", "requests", "running", "waiting")
+    __slots__ = ("_any_finished", "requests", "running", "waiting", "waiting_tokens")
 
     def __init__(self) -> None:
         self.running: list[Choice] = []
         """Those who hold blocks, in order."""
         self.waiting: list[Choice] = []
         """Those who have none, in order: new ones and preempted ones."""
+        self.waiting_tokens = 0
+        """The sum of their demands."""
         self.requests: dict[RequestId, tuple[Choice, ...]] = {}
         """All choices of each live request."""
         self._any_finished = False
 
+    @property
+    def num_seqs(self) -> int:
+        """Choices that run, and those that will as soon as the prompts that they follow are computed."""
+        return sum([choice.width for choice in self.running])
+
     def enter(self, choices: tuple[Choice, ...]) -> None:
         """A new request: its first choice waits, the others follow it."""
         self.requests[choices[0].request_id] = choices
-        insort(self.waiting, choices[0], key=_order)
+        self._queue(choices[0])
 
     def admit(self, choice: Choice) -> None:
         """A waiting choice runs."""
         choice.move(Move.ADMIT)
-        self.waiting.remove(choice)
+        self._dequeue(choice)
         insort(self.running, choice, key=_order)
 
     def fork(self, choice: Choice, leader: Choice) -> None:
@@ -52,21 +59,29 @@ class Roster:
             choice.move(Move.PARK)
         else:
             choice.move(Move.PREEMPT)
-            insort(self.waiting, choice, key=_order)
+            self._queue(choice)
 
     def queue(self, choice: Choice) -> None:
         """A beam that waited for others without blocks goes on: its past has to be computed again."""
         choice.move(Move.QUEUE)
-        insort(self.waiting, choice, key=_order)
+        self._queue(choice)
 
     def finish(self, choice: Choice) -> None:
         """A choice is over, wherever it was; with the last one its request is."""
         if choice.state in (ChoiceState.WAITING, ChoiceState.PREEMPTED):
-            self.waiting.remove(choice)
+            self._dequeue(choice)
         choice.move(Move.FINISH)
         self._any_finished = True
         if not self.unfinished(choice.request_id):
             del self.requests[choice.request_id]
+
+    def _queue(self, choice: Choice) -> None:
+        insort(self.waiting, choice, key=_order)
+        self.waiting_tokens += choice.demand
+
+    def _dequeue(self, choice: Choice) -> None:
+        del self.waiting[bisect_left(self.waiting, choice.order, key=_order)]
+        self.waiting_tokens -= choice.demand
 
     def sweep(self) -> None:
         """Finished choices leave the running ones."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from octavo.core.beam_group import BeamGroup
 from octavo.core.beams import sampler_params
-from octavo.core.budget import Later, Need, Never, StepBudget, Terms, judge, stop_ids_of
+from octavo.core.budget import Later, Need, StepBudget, Terms, stop_ids_of
 from octavo.core.cache import Hit, KvCache
 from octavo.core.choice import Choice
 from octavo.core.events import (
@@ -27,12 +27,12 @@ from octavo.core.events import (
     Preempted,
     PromptScored,
     Queued,
-    Refused,
     Stepped,
 )
 from octavo.core.hashing import HASHES
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS
+from octavo.core.reception import Reception, refusal
 from octavo.core.request import ChoiceState, Request
 from octavo.core.roster import Roster
 from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
@@ -72,6 +72,7 @@ class Scheduler:
         self._victim = _named("victim", VICTIMS, victim)
         self._chunk = _named("chunk", CHUNKS, chunk)
         self._watermark = int(limits.num_blocks * watermark)
+        self._reception = Reception(limits)
         self._serial = 0
         self._step = 0
         self._granted: list[Choice] = []
@@ -99,15 +100,13 @@ class Scheduler:
         )
 
     def submit(self, request: Request, now: float) -> tuple[Event, ...]:
-        """Queues a request, or refuses it for good: then it left no trace."""
-        terms = judge(request, self.limits)
-        if request.request_id in self.roster.requests:
-            terms = Never("duplicate_id", f"a request with the id {request.request_id!r} is still live")
-        if isinstance(terms, Never):
-            self._events.append(Refused(request.request_id, now, terms.code, terms.message))
-            return self._drain(now)
-        self.roster.enter(self._choices_of(request, terms))
-        self._events.append(Queued(request.request_id, now, len(request.prompt), request.params.num_choices))
+        """Queues a request, or refuses it, for good or until there is room in the queue: then it left no trace."""
+        terms = self._reception.receive(request, self.roster, self.cache.pool)
+        if isinstance(terms, Terms):
+            self.roster.enter(self._choices_of(request, terms))
+            self._events.append(Queued(request.request_id, now, len(request.prompt), request.params.num_choices))
+        else:
+            self._events.append(refusal(request, terms, now))
         return self._drain(now)
 
     def _choices_of(self, request: Request, terms: Terms) -> tuple[Choice, ...]:
@@ -124,6 +123,7 @@ class Scheduler:
                 rank=self._rank(request),
                 serial=self._serial,
                 max_len=terms.max_len,
+                demand=terms.demand,
                 stop_ids=stop_ids,
                 lease=self.cache.new_lease(),
                 chain=self.cache.new_chain(request.namespace),
@@ -159,6 +159,7 @@ class Scheduler:
         if self.in_flight is not None:
             raise RuntimeError(f"step {self.in_flight.step} is in flight: commit it or fail it first")
         self._granted.clear()
+        self._reception.began(now)
         budget = StepBudget(tokens=self.limits.max_num_batched_tokens)
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
@@ -203,7 +204,7 @@ class Scheduler:
         running = self.roster.running
         short = [c for c in running if c.granted < len(c.tokens) - c.computed]
         promised = sum([c.lease.num_missing(c.num_left - c.granted) for c in short])
-        budget.seqs = self.limits.max_num_seqs - sum([c.width for c in running])
+        budget.seqs = self.limits.max_num_seqs - self.roster.num_seqs
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
         budget.blocks = self.cache.pool.num_free - promised
 
@@ -493,11 +494,13 @@ class Scheduler:
         """A choice is over, and what it held is free."""
         choice.granted = 0
         self.cache.let_go(choice)
+        self._reception.learn(choice)
         self.roster.finish(choice)
 
     def _land(self, num_tokens: int, timings_s: dict[str, float], now: float) -> tuple[Event, ...]:
         """The events of a step that is over, with the gauges as the last one."""
         self._flight.clear()
+        self._reception.ended(num_tokens, now)
         self.roster.sweep()
         self._events += self.cache.drain(now)
         pool = self.cache.pool

@@ -49,6 +49,10 @@ class Limits:
     long_prefill_token_threshold: int = 0
     """A prompt chunk is never longer than this in one step; 0 means no such limit."""
     scheduling_policy: str = "fcfs"
+    max_num_queued_reqs: int = 0
+    """Requests that may wait beyond those that could start at once; 0 means no such limit."""
+    max_num_queued_tokens: int = 0
+    """Tokens, of prompts and expected answers, that may wait beyond what fits into free blocks; 0: no such limit."""
     eos_token_ids: tuple[TokenId, ...] = ()
 
     def __post_init__(self) -> None:
@@ -66,6 +70,8 @@ _LOWEST_LIMITS = {
     "max_num_batched_tokens": 1,
     "max_num_partial_prefills": 1,
     "long_prefill_token_threshold": 0,
+    "max_num_queued_reqs": 0,
+    "max_num_queued_tokens": 0,
 }
 
 

@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineDead
-from octavo.server import caching, documentation, operations
+from octavo.server import documentation, operations
 from octavo.server.auth import KeyGuard
 from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai import chat, completions, models, tokenize
@@ -35,13 +35,15 @@ class Route:
     path: str
     handler: Handler
     body: type[Body] | None = None
+    generates: bool = False
+    """It makes the engine work, and so counts as one that runs or waits."""
 
 
 ROUTES = (
     Route("GET", "/v1/models", models.list_models),
     Route("GET", "/v1/models/", models.show_model),
-    Route("POST", "/v1/chat/completions", chat.chat, ChatRequest),
-    Route("POST", "/v1/completions", completions.complete, CompletionRequest),
+    Route("POST", "/v1/chat/completions", chat.chat, ChatRequest, generates=True),
+    Route("POST", "/v1/completions", completions.complete, CompletionRequest, generates=True),
     Route("POST", "/tokenize", tokenize.tokenize, TokenizeRequest),
     Route("POST", "/detokenize", tokenize.detokenize, DetokenizeRequest),
     Route("GET", "/tokenizer_info", tokenize.tokenizer_info),
@@ -50,8 +52,6 @@ ROUTES = (
     Route("GET", "/health/ready", operations.ready),
     Route("GET", "/load", operations.load),
     Route("GET", "/metrics", operations.metrics),
-    Route("DELETE", "/octavo/v1/prefix_cache", caching.reset),
-    Route("POST", "/reset_prefix_cache", caching.reset_as_vllm),
     Route("GET", "/docs", documentation.page),
     Route("GET", "/openapi.json", documentation.document),
 )
@@ -75,7 +75,7 @@ class App:
         self._root_path = service.config.server.root_path
         self._routes: dict[str, dict[str, Handler]] = {}
         for route in routes:
-            self._routes.setdefault(route.path, {})[route.method] = route.handler
+            self._routes.setdefault(route.path, {})[route.method] = _through_door(route)
         service.openapi = documentation.describe(routes)
         origins = service.config.server.allowed_origins
         self._outer = _with_cors(self._answer, origins) if origins else self._answer
@@ -127,6 +127,18 @@ class App:
         if not exchange.status:
             error = failed("something went wrong in the server: its log says what", "internal_error")
             await exchange.reply(error.status, error.body())
+
+
+def _through_door(route: Route) -> Handler:
+    """The route's handler; one that generates is entered through the service's doorway."""
+    if not route.generates:
+        return route.handler
+
+    async def handler(service: Service, exchange: Exchange) -> None:
+        with service.doorway.entered():
+            await route.handler(service, exchange)
+
+    return handler
 
 
 def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:

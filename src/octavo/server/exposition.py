@@ -26,6 +26,14 @@ def _blocks(meters: Meters) -> dict[str, float]:
     return {"blank": state.blocks_blank, "cached": state.blocks_cached, "leased": state.blocks_leased}
 
 
+_QUEUE_LIMITS = {"queue_full": "max_num_queued_reqs", "queue_tokens_full": "max_num_queued_tokens"}
+"""Codes of refusals -> the limits behind them, as vLLM's `reason`."""
+
+
+def _rejections(meters: Meters) -> dict[str, float]:
+    return {limit: meters.refused.get(code, 0) for code, limit in _QUEUE_LIMITS.items()}
+
+
 _GAUGES: dict[str, tuple[str, Read]] = {
     "vllm:num_requests_running": ("Choices that run", lambda m: m.gauges.num_running),
     "vllm:num_requests_waiting": ("Choices that wait for their first or next turn", lambda m: m.num_waiting),
@@ -58,7 +66,8 @@ _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] =
         "Prompt tokens that were computed, by why they were not found in the prefix cache",
         lambda m: {reason.value: count for reason, count in m.missed_tokens.items()},
     ),
-    "octavo:requests_refused": ("code", "Requests that the engine refused, by why", lambda m: m.refused),
+    "vllm:admission_rejections": ("reason", "Requests that were sent away because too many wait", _rejections),
+    "octavo:requests_refused": ("code", "Requests that were refused, by why", lambda m: m.refused),
     "octavo:step_phase_seconds": ("phase", "Time that steps took, by phase", lambda m: m.phase_s),
 }
 _HISTOGRAMS: dict[str, tuple[str, Callable[[Meters], Histogram]]] = {

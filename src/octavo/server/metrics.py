@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from octavo.core.backlog import DrainRate
 from octavo.core.events import (
     Admitted,
     BlockEvicted,
@@ -31,24 +32,25 @@ _STEP_TOKENS = tuple(2**exponent for exponent in range(15))
 class Histogram:
     """Counts of values up to each bound, and their sum."""
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.total = 0.0
+        """The sum of all values."""
 
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.total += value
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
         """Cumulative, as Prometheus wants them, and the sum."""
-        total, pairs = 0, []
+        below, pairs = 0, []
         for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
-            total += count
-            pairs.append((bound, float(total)))
-        return pairs, self._sum
+            below += count
+            pairs.append((bound, float(below)))
+        return pairs, self.total
 
 
 class _Course:
@@ -90,6 +92,7 @@ class Meters:
         self.num_steps = 0
         self.finished = dict.fromkeys(FinishReason, 0)
         self.refused: dict[str, int] = {}
+        self.drained = DrainRate()
         self.phase_s: dict[str, float] = {}
         self.time_to_first_token = Histogram(_LONG_S)
         self.inter_token_latency = Histogram(_SHORT_S)
@@ -118,6 +121,16 @@ class Meters:
         """Requests that are remembered: those that are not over."""
         return len(self._courses)
 
+    @property
+    def mean_request_tokens(self) -> float:
+        """Prompt and answer of the choices that ended; 1 before any has."""
+        ended = sum(self.finished.values())
+        return (self.request_prompt_tokens.total + self.request_generation_tokens.total) / ended if ended else 1.0
+
+    def turned_away(self, code: str) -> None:
+        """A request was refused before the engine saw it."""
+        self.refused[code] = self.refused.get(code, 0) + 1
+
     def on_event(self, event: Event) -> None:
         handler = self._handlers.get(type(event))
         if handler is not None:
@@ -133,7 +146,7 @@ class Meters:
         self.num_waiting += 1
 
     def _refused(self, event: Refused) -> None:
-        self.refused[event.code] = self.refused.get(event.code, 0) + 1
+        self.turned_away(event.code)
 
     def _admitted(self, event: Admitted) -> None:
         course = self._courses.get(event.request_id)
@@ -206,5 +219,6 @@ class Meters:
         if event.num_tokens:
             self.num_steps += 1
             self.step_tokens.observe(event.num_tokens)
+            self.drained.note(event.num_tokens, sum(event.timings_s.values()))
         for phase, seconds in event.timings_s.items():
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds

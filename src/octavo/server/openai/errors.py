@@ -92,13 +92,13 @@ def bad_parameter(error: ParameterError, param: str | None = None) -> ApiError:
     return invalid(str(error), param or error.field)
 
 
-_REFUSAL_STATUS = {"duplicate_id": 409, "queue_full": 429}
+_REFUSAL_STATUS = {"duplicate_id": 409}
 _REFUSAL_PARAM = {"too_many_choices": "n"}
 
 
 def refused(event: Refused) -> ApiError:
-    """What the engine's refusal means to a client: its own fault, unless the code says otherwise."""
+    """What the engine's refusal means to a client: its own fault, unless it says when to come back."""
+    if event.retry_after_s is not None:
+        return unavailable(event.message, event.code, event.retry_after_s)
     status = _REFUSAL_STATUS.get(event.code, 400)
-    headers = ((b"retry-after", b"1"),) if status == 429 else ()
-    param = _REFUSAL_PARAM.get(event.code)
-    return ApiError(status, event.message, param=param, code=event.code, headers=headers)
+    return ApiError(status, event.message, param=_REFUSAL_PARAM.get(event.code), code=event.code)

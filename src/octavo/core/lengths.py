@@ -1,0 +1,32 @@
+"""How long answers will be, learned from those that ended: for the queue and for reservations. An estimate."""
+
+PRIOR = 256
+"""Tokens that an answer is taken to have while none of its class has ended, if it may have so many."""
+MEMORY = 32
+"""About so many of the last answers of a class count."""
+
+
+class AnswerLengths:
+    """The mean length of answers, for each class of `max_tokens`: one class for each power of two.
+
+    The mean, and no quantile: what is reserved for many answers together is right where the mean is, and what single
+    ones miss it by is what the watermark is for. Each new answer counts 1 / MEMORY, or more while there are few.
+    """
+
+    __slots__ = ("_means", "_seen")
+
+    def __init__(self) -> None:
+        self._means: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
+
+    def expect(self, most: int) -> int:
+        """Tokens that an answer of at most `most` will have: 1 .. most."""
+        mean = self._means.get(most.bit_length())
+        return max(1, min(most, PRIOR if mean is None else round(mean)))
+
+    def learn(self, most: int, length: int) -> None:
+        """An answer that was allowed `most` tokens ended after `length`."""
+        group = most.bit_length()
+        seen = self._seen[group] = min(self._seen.get(group, 0) + 1, MEMORY)
+        mean = self._means.get(group, 0.0)
+        self._means[group] = mean + (length - mean) / seen

@@ -1,0 +1,61 @@
+"""Reception: is a request taken in? Judged by what it needs, by who is here already, and by how much waits."""
+
+from dataclasses import replace
+
+from octavo.core.backlog import Backlog, DrainRate, Overfull, overfull
+from octavo.core.budget import Never, Terms, judge
+from octavo.core.choice import Choice
+from octavo.core.events import Refused
+from octavo.core.lengths import AnswerLengths
+from octavo.core.pool import BlockPool
+from octavo.core.request import Request
+from octavo.core.roster import Roster
+from octavo.core.types import Limits
+
+
+class Reception:
+    """Knows how long answers are and how fast a queue drains, from what came before."""
+
+    __slots__ = ("_limits", "_planned_s", "drained", "lengths")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._planned_s = 0.0
+        self.lengths = AnswerLengths()
+        self.drained = DrainRate()
+
+    def receive(self, request: Request, roster: Roster, pool: BlockPool) -> Terms | Never | Overfull:
+        """The terms on which it may enter the queue, or why it may not: for good, or for now. Changes nothing."""
+        if request.request_id in roster.requests:
+            return Never("duplicate_id", f"a request with the id {request.request_id!r} is still live")
+        terms = judge(request, self._limits)
+        if isinstance(terms, Never):
+            return terms
+        expected = self.lengths.expect(terms.max_len - len(request.prompt))
+        demand = len(request.prompt) + request.params.num_choices * expected
+        backlog = Backlog(
+            num_reqs=len(roster.waiting),
+            num_tokens=roster.waiting_tokens,
+            free_seqs=self._limits.max_num_seqs - roster.num_seqs,
+            free_tokens=pool.num_free * self._limits.block_size,
+        )
+        return overfull(self._limits, backlog, demand, self.drained.tokens_per_s) or replace(terms, demand=demand)
+
+    def began(self, now: float) -> None:
+        """A step is being planned."""
+        self._planned_s = now
+
+    def ended(self, num_tokens: int, now: float) -> None:
+        """A step is over, and computed so many tokens."""
+        self.drained.note(num_tokens, now - self._planned_s)
+
+    def learn(self, choice: Choice) -> None:
+        """A choice is over: so long answers are."""
+        if len(choice.tokens) > choice.prompt_len:
+            self.lengths.learn(choice.max_len - choice.prompt_len, len(choice.tokens) - choice.prompt_len)
+
+
+def refusal(request: Request, why: Never | Overfull, now: float) -> Refused:
+    """The event that says it."""
+    after_s = why.retry_after_s if isinstance(why, Overfull) else None
+    return Refused(request.request_id, now, why.code, why.message, after_s)
