@@ -79,6 +79,7 @@ class Replica:
             vocab_size=limits.vocab_size,
             max_model_len=limits.max_model_len,
             alphabet=alphabet,
+            windows=limits.windows,
         )
         self.now = 0.0
         self.events: list[Event] = []

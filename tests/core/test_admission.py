@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from octavo.core.budget import Never, Terms, judge, most_tokens, worst_case_blocks
 from octavo.core.events import Queued, Refused
+from octavo.core.groups import KvGroups
 from octavo.core.types import FinishReason, Limits
 from tests.core.replica import Replica, limits, request
 
@@ -60,7 +61,7 @@ def test_an_id_that_is_live_is_refused_and_its_owner_is_not_hurt() -> None:
 def test_whoever_fits_the_pool_exactly_is_served_and_one_block_less_is_refused(
     size: int, prompt_len: int, max_tokens: int, n: int, caching: bool
 ) -> None:
-    need = worst_case_blocks(prompt_len, max_tokens, n, size)
+    need = worst_case_blocks(prompt_len, max_tokens, n, KvGroups(size))
     exact = limits(num_blocks=need, block_size=size, enable_prefix_caching=caching)
     replica = Replica(exact)
     replica.submit(request("r", range(prompt_len), n=n, max_tokens=max_tokens, temperature=1.0))
@@ -78,10 +79,11 @@ def test_whoever_fits_the_pool_exactly_is_served_and_one_block_less_is_refused(
     prompt_len=st.integers(1, 40), n=st.integers(1, 6), num_blocks=st.integers(1, 40), size=st.sampled_from([1, 4, 8])
 )
 def test_the_clamp_is_the_inverse_of_the_worst_case(prompt_len: int, n: int, num_blocks: int, size: int) -> None:
-    most = most_tokens(prompt_len, n, num_blocks, size)
+    groups = KvGroups(size)
+    most = most_tokens(prompt_len, n, num_blocks, groups, 400)
     if most:
-        assert worst_case_blocks(prompt_len, most, n, size) <= num_blocks
-    assert worst_case_blocks(prompt_len, most + 1, n, size) > num_blocks
+        assert worst_case_blocks(prompt_len, most, n, groups) <= num_blocks
+    assert worst_case_blocks(prompt_len, most + 1, n, groups) > num_blocks
 
 
 @pytest.mark.parametrize(

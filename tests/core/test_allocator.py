@@ -2,6 +2,7 @@
 
 import pytest
 
+from octavo.core.groups import KvGroups
 from octavo.core.hashing import HASHES, KeyChain, root_key
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
@@ -12,10 +13,11 @@ class Arena:
     """A pool, an index, and leases on them."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.pool, self.index, self.size = BlockPool(num_blocks), PrefixIndex(), block_size
+        self.pool, self.size, self.groups = BlockPool(num_blocks), block_size, KvGroups(block_size)
+        self.index = PrefixIndex(self.groups)
 
     def lease(self, num_slots: int = 0) -> Lease:
-        lease = Lease(self.pool, self.index, self.size)
+        lease = Lease(self.pool, self.index, self.groups)
         if num_slots:
             assert lease.append_slots(num_slots) == ()
         return lease
@@ -185,7 +187,7 @@ def test_a_published_tail_is_copied_by_its_only_holder() -> None:
     arena = Arena(4, 4)
     blocks = arena.cache([1] * 8)
     hit = arena.index.match(arena.chain([1] * 8))
-    lease = Lease.on_hit(arena.pool, arena.index, 4, hit, 7)
+    lease = Lease.on_hit(arena.pool, arena.index, arena.groups, hit, 7)
     copies = lease.append_slots(1)
     assert copies is not None and [copy.source for copy in copies] == [blocks[1]]
     assert lease.table[0] == blocks[0] and lease.table[1] == copies[0].target

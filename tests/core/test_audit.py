@@ -9,6 +9,7 @@ from octavo.core.audit import LAWS, audit
 from octavo.core.prefix import CachedBlock
 from octavo.core.request import ChoiceState
 from octavo.core.scheduler import Scheduler
+from octavo.core.types import NO_BLOCK
 from tests.core.replica import Replica, limits, request
 
 
@@ -43,18 +44,26 @@ def lose_an_entry(scheduler: Scheduler) -> None:
 
 def publish_too_early(scheduler: Scheduler) -> None:
     choice = scheduler.roster.running[-1]
-    scheduler.cache.index.publish(b"key", (3, 3, 3, 3), None, choice.lease.table[-1])
+    scheduler.cache.index.publish(b"key", (3, 3, 3, 3), None, choice.lease.table[-1:])
 
 
 def publish_a_lie(scheduler: Scheduler) -> None:
     choice = scheduler.roster.running[0]
     block = choice.lease.table[0]
     scheduler.cache.index.forget(block)
-    scheduler.cache.index.publish(b"key", (7, 7, 7, 7), None, block)
+    scheduler.cache.index.publish(b"key", (7, 7, 7, 7), None, [block])
 
 
 def publish_half_a_block(scheduler: Scheduler) -> None:
-    scheduler.cache.index.publish(b"key", (7,), None, scheduler.cache.pool.blank()[0])
+    scheduler.cache.index.publish(b"key", (7,), None, scheduler.cache.pool.blank()[:1])
+
+
+def lose_a_block(scheduler: Scheduler) -> None:
+    scheduler.roster.running[0].lease.table = (NO_BLOCK, *scheduler.roster.running[0].lease.table[1:])
+
+
+def keep_what_is_behind_the_window(scheduler: Scheduler) -> None:
+    scheduler.cache.groups = replace(scheduler.cache.groups, windows=(1,))
 
 
 def plan_into_a_shared_block(scheduler: Scheduler) -> None:
@@ -120,6 +129,8 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("entries_are_full", publish_too_early),
     ("entries_are_full", publish_a_lie),
     ("entries_are_full", publish_half_a_block),
+    ("windows_are_held", lose_a_block),
+    ("windows_are_held", keep_what_is_behind_the_window),
     ("writes_are_exclusive", plan_into_a_shared_block),
     ("steps_keep_their_budgets", overspend),
     ("sharing_is_of_equals", differ_in_a_shared_block),

@@ -65,10 +65,10 @@ def test_blocks_are_hit_while_in_use_and_after() -> None:
     arena = Arena(6, 4)
     lease = arena.lease(12)
     lease.publish(arena.chain(TOKENS), 12)
-    in_use = [entry.block for entry in arena.index.match(arena.chain(TOKENS))]
+    in_use = [entry.blocks[0] for entry in arena.index.match(arena.chain(TOKENS))]
     assert in_use == list(lease.table)
     lease.release()
-    assert [entry.block for entry in arena.index.match(arena.chain(TOKENS))] == in_use
+    assert [entry.blocks[0] for entry in arena.index.match(arena.chain(TOKENS))] == in_use
 
 
 @given(
@@ -100,7 +100,7 @@ def test_the_oldest_chain_goes_first_and_its_tail_before_its_head() -> None:
     old, new = arena.cache(TOKENS[:8]), arena.cache(TOKENS[4:])
     assert arena.pool.cached() == (old[1], old[0], new[1], new[0])
     hit = arena.index.match(arena.chain(TOKENS[:8]))
-    Lease.on_hit(arena.pool, arena.index, 4, hit, 8).release()
+    Lease.on_hit(arena.pool, arena.index, arena.groups, hit, 8).release()
     assert arena.pool.cached() == (new[1], new[0], old[1], old[0]), "a hit makes a chain young again"
 
 
@@ -163,8 +163,8 @@ def test_colliding_keys_never_give_another_sequence_s_blocks(sequences: list[lis
         chain.extend(tokens)
         hit = arena.index.match(chain)
         for logical, entry in enumerate(hit):
-            assert contents[entry.block] == tokens[: 2 * logical + 2]
-        lease = Lease.on_hit(arena.pool, arena.index, 2, hit, 2 * len(hit))
+            assert contents[entry.blocks[0]] == tokens[: 2 * logical + 2]
+        lease = Lease.on_hit(arena.pool, arena.index, arena.groups, hit, 2 * len(hit))
         assert lease.append_slots(len(tokens) - 2 * len(hit)) is not None
         for logical, block in enumerate(lease.table):
             contents[block] = tokens[: 2 * logical + 2]
@@ -176,9 +176,9 @@ def test_a_copied_tail_takes_the_place_of_its_source_once_that_is_evicted() -> N
     arena = Arena(4, 4)
     (_, source) = arena.cache(TOKENS[:8])
     chain = arena.chain(TOKENS[:8])
-    lease = Lease.on_hit(arena.pool, arena.index, 4, arena.index.match(chain), 7)
+    lease = Lease.on_hit(arena.pool, arena.index, arena.groups, arena.index.match(chain), 7)
     assert lease.append_slots(1)
     thief = arena.lease(8)
     assert source in thief.table and len(arena.index.match(chain)) == 1
     lease.publish(chain, 8)
-    assert [entry.block for entry in arena.index.match(chain)] == list(lease.table)
+    assert [entry.blocks[0] for entry in arena.index.match(chain)] == list(lease.table)

@@ -15,20 +15,33 @@ from tests.core.replica import Replica, alone, one_bit
 
 TOKENS = st.integers(0, 1)
 
-LIMITS = st.builds(
-    Limits,
-    num_blocks=st.one_of(st.integers(1, 12), st.integers(6, 12)),
-    block_size=st.sampled_from([1, 2, 4]),
-    vocab_size=st.sampled_from([2, 2, 4]),
-    max_model_len=st.one_of(st.integers(2, 20), st.integers(12, 20)),
-    max_num_seqs=st.one_of(st.integers(1, 6), st.integers(3, 6)),
-    max_num_batched_tokens=st.integers(1, 8),
-    enable_prefix_caching=st.sampled_from([True, True, True, False]),
-    max_num_partial_prefills=st.integers(1, 2),
-    long_prefill_token_threshold=st.integers(0, 3),
-    scheduling_policy=st.sampled_from(["fcfs", "priority"]),
-    eos_token_ids=st.sampled_from([(), (), (1,)]),
+WINDOWS = st.one_of(
+    st.just((None,)),
+    st.lists(st.one_of(st.none(), st.integers(1, 8)), min_size=1, max_size=3).map(tuple),
 )
+"""One group with full attention, or up to three groups of any kind."""
+
+
+@st.composite
+def draw_limits(draw: st.DrawFn) -> Limits:
+    windows = draw(WINDOWS)
+    return Limits(
+        num_blocks=draw(st.one_of(st.integers(1, 12), st.integers(6, 12))) * len(windows),
+        block_size=draw(st.sampled_from([1, 2, 4])),
+        vocab_size=draw(st.sampled_from([2, 2, 4])),
+        max_model_len=draw(st.one_of(st.integers(2, 20), st.integers(12, 20))),
+        max_num_seqs=draw(st.one_of(st.integers(1, 6), st.integers(3, 6))),
+        max_num_batched_tokens=draw(st.integers(1, 8)),
+        enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
+        max_num_partial_prefills=draw(st.integers(1, 2)),
+        long_prefill_token_threshold=draw(st.integers(0, 3)),
+        scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
+        eos_token_ids=draw(st.sampled_from([(), (), (1,)])),
+        windows=windows,
+    )
+
+
+LIMITS = draw_limits()
 
 OPTIONS = st.fixed_dictionaries(
     {

@@ -1,25 +1,26 @@
 """LedgerBackend: the oracle. No tensors; a KV cell stores what was written into it, and every lie about it is caught.
 
 A cell holds a token, its position, and a checksum of all the tokens before it as its writer saw them, as real KV does.
-A work reads its whole past through its block table, cell by cell; the next token is a function of the checksum that it
-read. So a wrong block, a stale or unwritten cell, a lost copy, or KV of another prefix either raises LedgerError or
-changes the tokens that come out.
+A work reads its past through its block tables, cell by cell, in each KV group as far back as the group's window goes;
+the next token is a function of the checksum that it read. So a wrong block, a stale or unwritten cell, a lost copy, or
+KV of another prefix or group either raises LedgerError or changes the tokens that come out.
 """
 
 import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from octavo.core.plan import BlockCopy, Sample, ScoredToken, StepPlan, StepResult, Work, WorkResult
 from octavo.core.ports import Capacity
-from octavo.core.types import BlockId, TokenId
+from octavo.core.types import NO_BLOCK, BlockId, TokenId
 
 _MASK = 2**64 - 1
 
 
-_CELL = struct.Struct("<?qqQ")
-"""A cell as bytes: written or not, token, position, checksum."""
+_CELL = struct.Struct("<?qqQq")
+"""A cell as bytes: written or not, token, position, checksum, group."""
 
 
 class LedgerError(ValueError):
@@ -33,6 +34,7 @@ class Cell:
     token: TokenId
     position: int
     checksum: int
+    group: int = 0
 
 
 def mix(state: int, value: int) -> int:
@@ -51,7 +53,14 @@ class LedgerBackend:
     """
 
     def __init__(
-        self, *, num_blocks: int, block_size: int, vocab_size: int, max_model_len: int, alphabet: int | None = None
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int,
+        max_model_len: int,
+        alphabet: int | None = None,
+        windows: tuple[int | None, ...] = (None,),
     ) -> None:
         self._capacity = Capacity(
             num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, max_model_len=max_model_len
@@ -59,6 +68,9 @@ class LedgerBackend:
         self._alphabet = alphabet or vocab_size
         if not 1 <= self._alphabet <= vocab_size:
             raise ValueError(f"alphabet must be from 1 to vocab_size ({vocab_size}), got {alphabet}")
+        self._windows = windows
+        self._remembers = any(window != 1 for window in windows)
+        """Does anything but a token itself decide what follows it?"""
         self._cells: dict[tuple[BlockId, int], Cell] = {}
 
     def capacity(self) -> Capacity:
@@ -81,7 +93,7 @@ class LedgerBackend:
         """The cells, one after the other; one that was never written is all zeros."""
         self._check_block(block)
         cells = [self._cells.get((block, slot)) for slot in range(self._capacity.block_size)]
-        packed = [_CELL.pack(True, c.token, c.position, c.checksum) if c else bytes(_CELL.size) for c in cells]
+        packed = [_CELL.pack(True, c.token, c.position, c.checksum, c.group) if c else bytes(_CELL.size) for c in cells]
         return memoryview(b"".join(packed))
 
     def write_block(self, block: BlockId, raw: memoryview) -> None:
@@ -99,11 +111,14 @@ class LedgerBackend:
 
     # ---- memory ----
 
-    def _place(self, work: Work, position: int) -> tuple[BlockId, int]:
+    def _place(self, work: Work, group: int, position: int) -> tuple[BlockId, int]:
         logical, slot = divmod(position, self._capacity.block_size)
-        if logical >= len(work.block_ids):
-            raise LedgerError(f"{_name(work)}: position {position} is past its {len(work.block_ids)} blocks")
-        block = work.block_ids[logical]
+        table_len = len(work.block_ids) // len(self._windows)
+        if logical >= table_len:
+            raise LedgerError(f"{_name(work)}: position {position} is past its {table_len} blocks")
+        block = work.block_ids[group * table_len + logical]
+        if block == NO_BLOCK:
+            raise LedgerError(f"{_name(work)}: position {position} of group {group} was given back")
         if not 0 <= block < self._capacity.num_blocks:
             raise LedgerError(f"{_name(work)}: block {block} is not in the pool of {self._capacity.num_blocks}")
         return block, slot
@@ -111,6 +126,11 @@ class LedgerBackend:
     def _check_block(self, block: BlockId) -> None:
         if not 0 <= block < self._capacity.num_blocks:
             raise LedgerError(f"block {block} is not in the pool of {self._capacity.num_blocks}")
+
+    def _first_read(self, work: Work, group: int) -> int:
+        """The first position that the work's first token attends to."""
+        window = self._windows[group]
+        return 0 if window is None else max(0, work.start - window + 1)
 
     def _copy(self, copy: BlockCopy) -> None:
         if copy.source == copy.target:
@@ -125,42 +145,57 @@ class LedgerBackend:
     def _check_writes(self, works: Iterable[Work]) -> None:
         """No cell is written twice in a step, or written by one work and read by another."""
         writers: dict[tuple[BlockId, int], Work] = {}
-        for work in works:
+        groups = range(len(self._windows))
+        for work, group in product(works, groups):
             for position in range(work.start, work.start + len(work.tokens)):
-                first = writers.setdefault(self._place(work, position), work)
-                if first is not work:
-                    raise LedgerError(f"{_name(work)} and {_name(first)} write the same cell at position {position}")
-        for work in works:
-            for position in range(work.start):
-                if self._place(work, position) in writers:
+                place = self._place(work, group, position)
+                if place in writers:
+                    first = _name(writers[place])
+                    raise LedgerError(f"{_name(work)} and {first} write the same cell at position {position}")
+                writers[place] = work
+        for work, group in product(works, groups):
+            for position in range(self._first_read(work, group), work.start):
+                if self._place(work, group, position) in writers:
                     raise LedgerError(f"{_name(work)} reads position {position} from a cell that this step writes")
 
     def _write(self, work: Work) -> list[int]:
         """Reads the past, writes the tokens; returns the checksum after each of them."""
-        if not work.tokens:
-            raise LedgerError(f"{_name(work)} has no tokens")
+        if not work.tokens or len(work.block_ids) % len(self._windows):
+            raise LedgerError(f"{_name(work)} has no tokens, or tables of different lengths")
         state = self._read(work)
         states: list[int] = []
         for position, token in enumerate(work.tokens, work.start):
             if not 0 <= token < self._capacity.vocab_size or position >= self._capacity.max_model_len:
                 raise LedgerError(f"{_name(work)}: token {token} at position {position} is out of range")
-            state = mix(state, token)
-            self._cells[self._place(work, position)] = Cell(token, position, state)
+            state = mix(state if self._remembers else 0, token)
+            for group in range(len(self._windows)):
+                self._cells[self._place(work, group, position)] = Cell(token, position, state, group)
             states.append(state)
         return states
 
     def _read(self, work: Work) -> int:
-        state = 0
-        for position in range(work.start):
-            place = self._place(work, position)
+        """The checksum of the past, which all groups that read any of it must agree on."""
+        read = [self._read_group(work, group) for group in range(len(self._windows))]
+        states = {state for state in read if state is not None}
+        if len(states) > 1:
+            raise LedgerError(f"{_name(work)} reads a different past in each group before {work.start}")
+        return states.pop() if states else 0
+
+    def _read_group(self, work: Work, group: int) -> int | None:
+        """The checksum before the work's first token; None where its window reaches no further back than itself."""
+        state: int | None = 0 if self._windows[group] != 1 and work.start == 0 else None
+        for position in range(self._first_read(work, group), work.start):
+            place = self._place(work, group, position)
             cell = self._cells.get(place)
             if cell is None:
                 raise LedgerError(f"{_name(work)} reads position {position} from block {place[0]}, never written")
-            state = mix(state, cell.token)
-            if cell.position != position or cell.checksum != state:
+            before = 0 if position == 0 else state
+            due = cell.checksum if before is None else mix(before, cell.token)
+            if (cell.position, cell.checksum, cell.group) != (position, due, group):
                 raise LedgerError(
                     f"{_name(work)} reads position {position} from block {place[0]}: another's KV, {cell}"
                 )
+            state = cell.checksum
         return state
 
     # ---- tokens ----

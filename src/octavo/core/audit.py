@@ -4,7 +4,7 @@ Each law is a generator of violations: sentences that name the block or the choi
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from octavo.core.choice import Choice
@@ -12,7 +12,7 @@ from octavo.core.plan import Work
 from octavo.core.prefix import CachedBlock, same_prefix
 from octavo.core.request import ChoiceState
 from octavo.core.scheduler import Scheduler
-from octavo.core.types import BlockId
+from octavo.core.types import NO_BLOCK, BlockId
 
 Law = Callable[[Scheduler], Iterator[str]]
 
@@ -38,25 +38,30 @@ def counts_are_holders(scheduler: Scheduler) -> Iterator[str]:
     """A block's reference count is the number of leases that hold it; a lease holds a block once."""
     holders: Counter[BlockId] = Counter()
     for choice in _all_choices(scheduler):
-        holders.update(choice.lease.table)
-        if len(set(choice.lease.table)) != len(choice.lease.table):
-            yield f"{_name(choice)} holds a block twice: {choice.lease.table}"
+        held = [block for block in choice.lease.table if block != NO_BLOCK]
+        holders.update(held)
+        if len(set(held)) != len(held) or len(held) != choice.lease.num_blocks:
+            yield f"{_name(choice)} holds a block twice, or counts wrongly: {choice.lease.table}"
     for block, refs in enumerate(scheduler.cache.pool.refs):
         if refs != holders[block]:
             yield f"block {block} counts {refs} holders and has {holders[block]}"
 
 
 def index_and_blocks_are_inverse(scheduler: Scheduler) -> Iterator[str]:
-    """Every findable entry has its block and every block its entry; cached means findable and not held."""
-    entries = scheduler.cache.index.entries()
-    if len({entry.block for entry in entries}) != len(entries):
+    """Every findable entry has its blocks and every block its entry; cached means findable and not held."""
+    index, pool = scheduler.cache.index, scheduler.cache.pool
+    findable = [(block, entry) for entry in index.entries() for block in entry.blocks if block != NO_BLOCK]
+    if len({block for block, _ in findable}) != len(findable):
         yield "two keys name the same block"
-    for entry in entries:
-        if scheduler.cache.index.entry_of(entry.block) is not entry:
-            yield f"the entry of block {entry.block} is another's"
-    free = {entry.block for entry in entries if not scheduler.cache.pool.refs[entry.block]}
-    if free != set(scheduler.cache.pool.cached()):
-        yield f"blocks {sorted(free)} can be hit and are free, but {sorted(scheduler.cache.pool.cached())} are cached"
+    for entry in index.entries():
+        if all(block == NO_BLOCK for block in entry.blocks):
+            yield f"the entry of {entry.tokens} has no block"
+    for block, entry in findable:
+        if index.entry_of(block) is not entry:
+            yield f"the entry of block {block} is another's"
+    free = {block for block, _ in findable if not pool.refs[block]}
+    if free != set(pool.cached()):
+        yield f"blocks {sorted(free)} can be hit and are free, but {sorted(pool.cached())} are cached"
 
 
 def entries_are_full(scheduler: Scheduler) -> Iterator[str]:
@@ -64,19 +69,41 @@ def entries_are_full(scheduler: Scheduler) -> Iterator[str]:
     size = scheduler.limits.block_size
     for entry in scheduler.cache.index.entries():
         if len(entry.tokens) != size:
-            yield f"block {entry.block} can be hit with {len(entry.tokens)} of {size} tokens"
+            yield f"blocks {entry.blocks} can be hit with {len(entry.tokens)} of {size} tokens"
     for choice in scheduler.roster.running:
-        due: CachedBlock | None = None
-        for logical, block in enumerate(choice.lease.table[: choice.computed // size]):
-            due = CachedBlock(b"", tuple(choice.tokens[logical * size : (logical + 1) * size]), due, block)
-            entry = scheduler.cache.index.entry_of(block)
-            if entry is not None:
-                if not same_prefix(entry, due):
-                    yield f"{_name(choice)} holds block {block} of another prefix"
-                due = entry
-        for block in choice.lease.table[choice.computed // size :]:
-            if scheduler.cache.index.holds(block):
-                yield f"{_name(choice)} holds findable block {block} with only {choice.computed} tokens computed"
+        for group, table in enumerate(_tables(scheduler, choice.lease.table)):
+            yield from _check_entries(scheduler, choice, group, table)
+
+
+def _check_entries(scheduler: Scheduler, choice: Choice, group: int, table: Sequence[BlockId]) -> Iterator[str]:
+    size, index = scheduler.limits.block_size, scheduler.cache.index
+    due: CachedBlock | None = None
+    for logical, block in enumerate(table[: choice.computed // size]):
+        due = CachedBlock(b"", tuple(choice.tokens[logical * size : (logical + 1) * size]), due, [])
+        entry = index.entry_of(block)
+        if entry is not None:
+            if not same_prefix(entry, due) or entry.blocks[group] != block:
+                yield f"{_name(choice)} holds block {block} of another prefix or group"
+            due = entry
+    for block in table[choice.computed // size :]:
+        if index.holds(block):
+            yield f"{_name(choice)} holds findable block {block} with only {choice.computed} tokens computed"
+
+
+def windows_are_held(scheduler: Scheduler) -> Iterator[str]:
+    """A running choice holds what its next token reads, in each group, and of what lies before at most the rest of a
+    block's worth of tokens; its tables are equally long."""
+    groups = scheduler.cache.groups
+    for choice in scheduler.roster.running:
+        table_len, rest = divmod(len(choice.lease.table), groups.num_groups)
+        if rest or table_len < groups.blocks_for(choice.computed):
+            yield f"{_name(choice)} has tables of {len(choice.lease.table)} blocks for {choice.computed} tokens"
+        last_full = choice.computed // groups.block_size * groups.block_size
+        for window, table in zip(groups.windows, _tables(scheduler, choice.lease.table), strict=True):
+            if NO_BLOCK in table[groups.first_read(window, choice.computed) :]:
+                yield f"{_name(choice)} lacks a block within its window of {window}: {table}"
+            if any(block != NO_BLOCK for block in table[: groups.first_read(window, last_full)]):
+                yield f"{_name(choice)} holds blocks behind its window of {window}: {table}"
 
 
 def writes_are_exclusive(scheduler: Scheduler) -> Iterator[str]:
@@ -93,11 +120,12 @@ def writes_are_exclusive(scheduler: Scheduler) -> Iterator[str]:
         if not _is_live(scheduler, work):
             continue
         end = work.start + len(work.tokens)
-        for block in work.block_ids[work.start // size : (end - 1) // size + 1]:
-            if scheduler.cache.pool.refs[block] != 1 or scheduler.cache.index.holds(block):
-                yield f"{work.request_id} writes block {block}, which others rely on"
-        if len(work.block_ids) * size < end:
-            yield f"{work.request_id} writes up to {end} in {len(work.block_ids)} blocks"
+        for table in _tables(scheduler, work.block_ids):
+            for block in table[work.start // size : (end - 1) // size + 1]:
+                if block == NO_BLOCK or scheduler.cache.pool.refs[block] != 1 or scheduler.cache.index.holds(block):
+                    yield f"{work.request_id} writes block {block}, which others rely on"
+            if len(table) * size < end:
+                yield f"{work.request_id} writes up to {end} in {len(table)} blocks"
 
 
 def steps_keep_their_budgets(scheduler: Scheduler) -> Iterator[str]:
@@ -120,14 +148,16 @@ def steps_keep_their_budgets(scheduler: Scheduler) -> Iterator[str]:
 def sharing_is_of_equals(scheduler: Scheduler) -> Iterator[str]:
     """Leases that share a block agree on every token up to its end, or to the end of the shorter one's tail."""
     size = scheduler.limits.block_size
-    first: dict[BlockId, tuple[Choice, int]] = {}
+    first: dict[BlockId, tuple[Choice, tuple[int, int]]] = {}
     for choice in scheduler.roster.running:
-        for logical, block in enumerate(choice.lease.table):
-            other, place = first.setdefault(block, (choice, logical))
-            if other is choice:
+        tables = _tables(scheduler, choice.lease.table)
+        places = [((g, i), block) for g, table in enumerate(tables) for i, block in enumerate(table)]
+        for place, block in places:
+            other, its_place = first.setdefault(block, (choice, place))
+            if other is choice or block == NO_BLOCK:
                 continue
-            end = min((logical + 1) * size, choice.computed, other.computed)
-            if place != logical or other.tokens[:end] != choice.tokens[:end]:
+            end = min((place[1] + 1) * size, choice.computed, other.computed)
+            if its_place != place or other.tokens[:end] != choice.tokens[:end]:
                 yield f"{_name(other)} and {_name(choice)} share block {block} and differ before {end}"
 
 
@@ -211,6 +241,7 @@ LAWS: tuple[Law, ...] = (
     counts_are_holders,
     index_and_blocks_are_inverse,
     entries_are_full,
+    windows_are_held,
     writes_are_exclusive,
     steps_keep_their_budgets,
     sharing_is_of_equals,
@@ -225,6 +256,13 @@ LAWS: tuple[Law, ...] = (
 def _all_choices(scheduler: Scheduler) -> Iterator[Choice]:
     for choices in scheduler.roster.requests.values():
         yield from choices
+
+
+def _tables(scheduler: Scheduler, block_ids: tuple[BlockId, ...]) -> list[tuple[BlockId, ...]]:
+    """The table of each group."""
+    num_groups = scheduler.cache.groups.num_groups
+    table_len = len(block_ids) // num_groups
+    return [block_ids[group * table_len : (group + 1) * table_len] for group in range(num_groups)]
 
 
 def _is_live(scheduler: Scheduler, work: Work) -> bool:

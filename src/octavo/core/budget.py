@@ -4,9 +4,11 @@ NEVER is decided once, when a request is submitted, from its worst case alone: w
 nothing waits for what cannot come. OK and LATER are decided by a StepBudget, which lives for one plan.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from octavo.core.beams import num_candidates
+from octavo.core.groups import KvGroups
 from octavo.core.request import Request
 from octavo.core.sampling import MAX_LOGPROBS, ParameterError, SamplingParams, check_token_ids
 from octavo.core.types import Limits, TokenId
@@ -62,31 +64,35 @@ class Terms:
     """Tokens that it counts for in the queue: its prompt, and what its choices are expected to add."""
 
 
-def num_blocks_for(num_tokens: int, block_size: int) -> int:
-    return -(-num_tokens // block_size)
-
-
-def worst_case_blocks(prompt_len: int, num_generated: int, n: int, block_size: int) -> int:
-    """Blocks that n choices of one prompt hold at the end, alone in the pool.
+def worst_case_blocks(prompt_len: int, num_generated: int, n: int, groups: KvGroups) -> int:
+    """Blocks that n choices of one prompt hold at most, alone in the pool.
 
         one choice     | full prompt blocks, shared by all n | own: prompt's tail and the generated tokens |
+
+    With full attention that is at the end. A group with a window holds the most while the prompt is computed, or after
+    the fork, when each choice has a window of its own.
 
     The last token of a choice is never stored: it is drawn, and nothing attends to it. So with one generated token
     the choices end where the prompt does, and there is nothing to fork.
     """
-    shared = prompt_len // block_size
-    own = num_blocks_for(prompt_len + num_generated - 1, block_size) - shared
-    return shared + own * (n if num_generated > 1 else 1)
+    num_tokens = prompt_len + num_generated - 1
+    shared = prompt_len // groups.block_size
+    forks = n if num_generated > 1 else 1
+    together = shared + (groups.blocks_for(num_tokens) - shared) * forks
+    most = 0
+    for window in groups.windows:
+        decoding = forks * groups.most_held(window, num_tokens, chunk=1)
+        most += max(groups.most_held(window, num_tokens), min(together, decoding))
+    return most
 
 
-def most_tokens(prompt_len: int, n: int, num_blocks: int, block_size: int) -> int:
-    """The most tokens that each of n choices can generate alone in the pool: the inverse of `worst_case_blocks`."""
-    shared = prompt_len // block_size
-    own = (num_blocks - shared) // n
-    fits = (shared + own) * block_size - prompt_len + 1
-    if fits > 1:
-        return fits
-    return 1 if num_blocks_for(prompt_len, block_size) <= num_blocks else 0
+def most_tokens(prompt_len: int, n: int, num_blocks: int, groups: KvGroups, at_most: int) -> int:
+    """The most tokens, up to `at_most`, that each of n choices can generate alone: `worst_case_blocks`, inverted."""
+
+    def need(num_generated: int) -> int:
+        return worst_case_blocks(prompt_len, num_generated, n, groups)
+
+    return bisect_right(range(1, at_most + 1), num_blocks, key=need)
 
 
 def stop_ids_of(params: SamplingParams, limits: Limits) -> frozenset[TokenId]:
@@ -132,7 +138,7 @@ def _judge_beams(params: SamplingParams, limits: Limits) -> Never | None:
 
 def _judge_size(request: Request, limits: Limits) -> Terms | Never:
     prompt_len, n, max_tokens = len(request.prompt), request.params.width, request.params.max_tokens
-    room = limits.max_model_len - prompt_len
+    room, groups = limits.max_model_len - prompt_len, KvGroups.of(limits)
     if room < 1:
         return Never(
             "context_length_exceeded",
@@ -140,9 +146,9 @@ def _judge_size(request: Request, limits: Limits) -> Terms | Never:
             f"{limits.max_model_len} (--max-model-len)",
         )
     if max_tokens is None:
-        max_tokens = max(1, most_tokens(prompt_len, n, limits.num_blocks, limits.block_size))
+        max_tokens = max(1, most_tokens(prompt_len, n, limits.num_blocks, groups, room))
     num_generated = min(room, max_tokens)
-    need = worst_case_blocks(prompt_len, num_generated, n, limits.block_size)
+    need = worst_case_blocks(prompt_len, num_generated, n, groups)
     if need <= limits.num_blocks:
         return Terms(prompt_len + num_generated)
     return Never(

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from octavo.core.budget import num_blocks_for
 from octavo.core.choice import Choice
 from octavo.core.claims import Claims
 from octavo.core.events import BlockEvicted, BlockStored, Event
+from octavo.core.groups import KvGroups
 from octavo.core.hashing import Digest, KeyChain, root_key
 from octavo.core.lease import Lease
 from octavo.core.misses import History, Miss, MissReason, Sought, why_missed
@@ -22,8 +22,9 @@ class KvCache:
 
     def __init__(self, limits: Limits, digest: Digest, fingerprint: bytes = b"") -> None:
         """`fingerprint` names the model in block keys."""
+        self.groups = KvGroups.of(limits)
         self.pool = BlockPool(limits.num_blocks)
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(self.groups)
         self.claims = Claims(limits.block_size)
         self.history = History()
         self.queries = self.hits = 0
@@ -32,6 +33,7 @@ class KvCache:
         self._fingerprint = fingerprint
         self._enabled = limits.enable_prefix_caching
         self._block_size = limits.block_size
+        self._slides = any(window is not None for window in limits.windows)
 
     def new_chain(self, namespace: bytes) -> KeyChain:
         """The keys of a sequence that may share blocks within `namespace`: none yet."""
@@ -39,7 +41,7 @@ class KvCache:
 
     def new_lease(self, hit: Sequence[CachedBlock] = (), num_slots: int = 0) -> Lease:
         """A lease on the blocks of a hit, with the first `num_slots` slots in use."""
-        return Lease.on_hit(self.pool, self.index, self._block_size, hit, num_slots)
+        return Lease.on_hit(self.pool, self.index, self.groups, hit, num_slots)
 
     # ---- hits ----
 
@@ -53,6 +55,10 @@ class KvCache:
             choice.chain.extend(choice.tokens)
         return self.index.match(choice.chain) if self.reads(choice) else ()
 
+    def shorter(self, choice: Choice, hit: Hit) -> Hit:
+        """The longest hit with fewer blocks than this one."""
+        return self.index.match(choice.chain, len(hit) - 1)
+
     def is_in_work(self, choice: Choice, hit: Hit) -> bool:
         """Does a step in the making compute the very block that comes after the hit?"""
         return self.reads(choice) and self.claims.is_in_work(choice, len(hit))
@@ -62,11 +68,18 @@ class KvCache:
         return len(hit) * self._block_size == len(choice.tokens)
 
     def num_blocks_needed(self, choice: Choice, hit: Hit) -> int:
-        """Free blocks that all its known tokens take: new ones, cached ones that it revives, and a copied tail."""
-        refs = self.pool.refs
-        num_revived = sum([not refs[entry.block] for entry in hit])
-        num_new = num_blocks_for(len(choice.tokens), self._block_size) - len(hit)
-        return num_new + num_revived + self.covers_all(choice, hit)
+        """Free blocks that it takes at most at once, until all its known tokens are computed.
+
+        New ones, cached ones that it revives, and copied tails; of a group with a window never more than it can hold.
+        """
+        groups, refs, num_tokens = self.groups, self.pool.refs, len(choice.tokens)
+        num_new = groups.blocks_for(num_tokens) - len(hit)
+        num_blocks = self.covers_all(choice, hit) * groups.num_groups
+        for group, window in enumerate(groups.windows):
+            held = hit[groups.first_read(window, choice.computed) :]
+            num_revived = sum([not refs[entry.blocks[group]] for entry in held])
+            num_blocks += min(num_new + num_revived, groups.most_held(window, num_tokens))
+        return num_blocks
 
     def count(self, choice: Choice, num_cached: int) -> None:
         """Takes note that it looked for its prompt, and found this much."""
@@ -99,12 +112,14 @@ class KvCache:
         self.claims.renew(choice)
 
     def publish(self, choice: Choice) -> None:
-        """Makes the blocks that are now full findable, and moves its claim on to the next one."""
+        """Makes the blocks that are now full findable, gives back those behind a window, and moves its claim on."""
         choice.next_full = self._next_full(choice.computed)
         if self._enabled:
             choice.chain.extend(choice.tokens)
             choice.lease.publish(choice.chain, choice.computed)
             self.claims.renew(choice)
+        if self._slides:
+            choice.lease.slide(choice.computed)
 
     def let_go(self, choice: Choice) -> None:
         """Takes a choice's lease and claim away. Idempotent."""

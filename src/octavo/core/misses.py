@@ -32,7 +32,7 @@ class MissReason(StrEnum):
     SHORTER_THAN_BLOCK = "shorter_than_block"
     """What is left of the prompt, or all that it shares with another, is less than a block: only full ones are kept."""
     EVICTED = "evicted"
-    """The very block was cached, and another took its place."""
+    """The very block was cached, or one that a window reads before it, and another took its place."""
     STILL_COMPUTING = "still_computing"
     """Another request is computing the very block. Who waits for it hits it; this one did not, or only asked."""
     DIFFERENT_NAMESPACE = "different_namespace"
@@ -153,7 +153,8 @@ def _beside(sought: Sought, nearest: tuple[CachedBlock, int] | None) -> Miss:
         return Miss(MissReason.SHORTER_THAN_BLOCK if short else MissReason.NEVER_SEEN, sought.num_cached)
     entry, common = nearest
     if common == sought.block_size:
-        return Miss(MissReason.NO_ROOM_TO_COPY, sought.num_cached)
+        to_copy = sought.start + common == len(sought.tokens)
+        return Miss(MissReason.NO_ROOM_TO_COPY if to_copy else MissReason.EVICTED, sought.num_cached)
     if common == len(sought.piece):
         return Miss(MissReason.SHORTER_THAN_BLOCK, sought.num_cached)
     short = common > 0 and not sought.num_cached

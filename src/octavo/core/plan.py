@@ -13,7 +13,7 @@ from octavo.core.types import BlockId, RequestId, TokenId
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """Copy all layers' KV of block `source` into block `target`, before any work of the step."""
+    """Copy the KV of block `source` into block `target`, before any work of the step: all layers of their group."""
 
     source: BlockId
     target: BlockId
@@ -50,7 +50,11 @@ class Work:
         block_ids   cover all of it: ceil((start + len(tokens)) / block_size) ids or more
 
     The KV of position p lies in block `block_ids[p // block_size]`, slot `p % block_size`.
-    Each token attends to all positions up to and including its own.
+    Each token attends to all positions up to and including its own, or to as many of the last ones as its layer's
+    window has.
+
+    With several KV groups, `block_ids` are the tables of all groups, one after the other and equally long: of L ids
+    each, group g has the ids from g * L on. NO_BLOCK stands where nothing of this work attends to any more.
     """
 
     request_id: RequestId

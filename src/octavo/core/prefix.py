@@ -4,11 +4,16 @@ A hit is believed only after its tokens were compared, block by block back to th
 keys collide can never get each other's KV, whatever the hash.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.core.groups import KvGroups
 from octavo.core.hashing import KeyChain
 from octavo.core.siblings import Siblings, num_common
-from octavo.core.types import BlockId, TokenId
+from octavo.core.types import NO_BLOCK, BlockId, TokenId
+
+Piece = tuple[TokenId, ...]
+"""The tokens of one full block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,8 +23,8 @@ class CachedBlock:
     key: bytes
     tokens: tuple[TokenId, ...]
     parent: "CachedBlock | None"
-    block: BlockId
-    """Where the KV of `tokens` lies."""
+    blocks: list[BlockId]
+    """For each KV group, the block that can be hit for it, or NO_BLOCK. The index alone changes it."""
     under: bytes = b""
     """The key that `key` is chained to: the parent's, or the root of the namespace."""
 
@@ -42,12 +47,15 @@ def same_prefix(a: CachedBlock | None, b: CachedBlock | None) -> bool:
 
 
 class PrefixIndex:
-    """Two inverse maps: key -> content, block -> content. At most one block for each key."""
+    """Two inverse maps: key -> content with its blocks, block -> content. At most one block for each key and group."""
 
-    __slots__ = ("_by_block", "_by_key", "_changes", "siblings")
+    __slots__ = ("_by_block", "_by_key", "_changes", "_full", "_groups", "_windowed", "siblings")
 
-    def __init__(self) -> None:
+    def __init__(self, groups: KvGroups) -> None:
         self.siblings = Siblings()
+        self._groups = groups
+        self._full = [group for group, window in enumerate(groups.windows) if window is None]
+        self._windowed = [(group, window) for group, window in enumerate(groups.windows) if window is not None]
         self._by_key: dict[bytes, CachedBlock] = {}
         self._by_block: dict[BlockId, CachedBlock] = {}
         self._changes: list[IndexChange] = []
@@ -65,20 +73,17 @@ class PrefixIndex:
     def entry_of(self, block: BlockId) -> CachedBlock | None:
         return self._by_block.get(block)
 
-    def match(self, chain: KeyChain) -> tuple[CachedBlock, ...]:
-        """The longest run of cached blocks, from the first one on, that hold exactly the chain's tokens. Pure."""
-        hit: list[CachedBlock] = []
-        last: CachedBlock | None = None
-        find = self._by_key.get
-        for key, piece in zip(chain.keys, chain.pieces, strict=True):
-            found = find(key)
-            if found is None or found.tokens != piece:
-                break
-            if found.parent is not last and not same_prefix(found.parent, last):
-                break
-            hit.append(found)
-            last = found
-        return tuple(hit)
+    def match(self, chain: KeyChain, at_most: int | None = None) -> tuple[CachedBlock, ...]:
+        """The longest hit for a chain, of at most so many blocks. Pure.
+
+        A hit holds exactly the chain's tokens, from the first block on. Each group with full attention has all of its
+        blocks, each with a window those that cover its last `window` tokens; the others may be gone.
+        """
+        keys = chain.keys if at_most is None else chain.keys[:at_most]
+        if not self._full:
+            return self._match_windows(keys, chain.pieces)
+        run = self._full_run(keys, chain.pieces)
+        return tuple(run[: self._covered(run, len(run))] if self._windowed else run)
 
     def nearest(
         self, under: bytes, parent: CachedBlock | None, tokens: tuple[TokenId, ...]
@@ -93,28 +98,35 @@ class PrefixIndex:
         key: bytes,
         tokens: tuple[TokenId, ...],
         parent: CachedBlock | None,
-        block: BlockId,
+        blocks: Sequence[BlockId],
         under: bytes = b"",
     ) -> CachedBlock:
-        """Makes a computed, full block findable, unless its key is taken; returns the entry for its content.
+        """Makes computed, full blocks of one content findable, one for each group; returns the entry for the content.
 
-        Where the same content is cached already, that entry is returned and `block` stays private to its holders.
-        Where another content has the key, the returned entry cannot be found: the first one keeps its place.
+        Where a group has a block for it already, that one stays and ours is private to its holders. Where another
+        content has the key, the returned entry cannot be found: the first one keeps its place.
         """
-        entry = CachedBlock(key, tokens, parent, block, under)
         found = self._by_key.get(key)
-        if found is not None:
-            same = found.tokens == tokens and same_prefix(found.parent, parent)
-            return found if same else entry
-        self._by_key[key] = self._by_block[block] = entry
-        self.siblings.add(entry)
-        self._changes.append(IndexChange(entry, stored=True))
-        return entry
+        if found is None:
+            found = CachedBlock(key, tokens, parent, [NO_BLOCK] * len(blocks), under)
+            self._by_key[key] = found
+            self.siblings.add(found)
+            self._changes.append(IndexChange(found, stored=True))
+        elif found.tokens != tokens or not same_prefix(found.parent, parent):
+            return CachedBlock(key, tokens, parent, [NO_BLOCK] * len(blocks), under)
+        for group, block in enumerate(blocks):
+            if found.blocks[group] == NO_BLOCK:
+                found.blocks[group] = block
+                self._by_block[block] = found
+        return found
 
     def forget(self, block: BlockId) -> None:
         """`block` is about to be written: its content can no longer be found. Nothing to do where it never could."""
         entry = self._by_block.pop(block, None)
-        if entry is not None:
+        if entry is None:
+            return
+        entry.blocks[entry.blocks.index(block)] = NO_BLOCK
+        if all([other == NO_BLOCK for other in entry.blocks]):
             del self._by_key[entry.key]
             self.siblings.remove(entry)
             self._changes.append(IndexChange(entry, stored=False))
@@ -124,3 +136,73 @@ class PrefixIndex:
         changes = tuple(self._changes)
         self._changes.clear()
         return changes
+
+    # ---- matching ----
+
+    def _full_run(self, keys: Sequence[bytes], pieces: Sequence[Piece]) -> list[CachedBlock]:
+        """The longest run from the first block on of which every group with full attention has all blocks."""
+        run: list[CachedBlock] = []
+        last: CachedBlock | None = None
+        find, several = self._by_key.get, self._groups.num_groups > 1
+        for key, piece in zip(keys, pieces, strict=False):
+            found = find(key)
+            if found is None or found.tokens != piece:
+                break
+            if found.parent is not last and not same_prefix(found.parent, last):
+                break
+            if several and NO_BLOCK in [found.blocks[group] for group in self._full]:
+                break
+            run.append(found)
+            last = found
+        return run
+
+    def _match_windows(self, keys: Sequence[bytes], pieces: Sequence[Piece]) -> tuple[CachedBlock, ...]:
+        """Where no group has full attention the beginning may be gone: what is there is followed back from its end."""
+        entries = [self._by_key.get(key) for key in keys]
+        end = len(entries)
+        while end := self._covered(entries, end):
+            first = min([self._first_needed(window, end) for _, window in self._windowed])
+            past = _past(entries[end - 1], pieces[:end])
+            needed = [entry for entry in entries[first:end] if entry is not None]
+            alien = end - 1 if past is None else _last_alien(needed, first)
+            if past is not None and alien is None:
+                return (*past[:first], *needed)
+            end = alien or 0
+        return ()
+
+    def _covered(self, entries: Sequence[CachedBlock | None], end: int) -> int:
+        """The longest beginning of `entries[:end]` whose last blocks are there, as far back as each window goes."""
+        while end and (gap := self._last_gap(entries, end)) is not None:
+            end = gap  # every longer beginning needs that block too
+        return end
+
+    def _last_gap(self, entries: Sequence[CachedBlock | None], end: int) -> int | None:
+        for group, window in self._windowed:
+            for logical in range(end - 1, self._first_needed(window, end) - 1, -1):
+                entry = entries[logical]
+                if entry is None or entry.blocks[group] == NO_BLOCK:
+                    return logical
+        return None
+
+    def _first_needed(self, window: int, end: int) -> int:
+        """Of a hit of `end` blocks the first one that the window reads, if its last token is computed again."""
+        return self._groups.first_read(window, end * self._groups.block_size - 1)
+
+
+def _past(entry: CachedBlock | None, pieces: Sequence[Piece]) -> list[CachedBlock] | None:
+    """The contents from the first one to `entry`; None where they are not these pieces."""
+    past: list[CachedBlock] = []
+    for piece in reversed(pieces):
+        if entry is None or entry.tokens != piece:
+            return None
+        past.append(entry)
+        entry = entry.parent
+    return past[::-1] if entry is None else None
+
+
+def _last_alien(entries: Sequence[CachedBlock], first: int) -> int | None:
+    """Entries of blocks `first`, ...: the last one that is not of the same past as the one after it."""
+    for i in range(len(entries) - 2, -1, -1):
+        if not same_prefix(entries[i], entries[i + 1].parent):
+            return first + i
+    return None

@@ -203,7 +203,7 @@ class Scheduler:
         """What newcomers may take: running prompts keep their turn, and the blocks that they will still need."""
         running = self.roster.running
         short = [c for c in running if c.granted < len(c.tokens) - c.computed]
-        promised = sum([c.lease.num_missing(c.num_left - c.granted) for c in short])
+        promised = sum([c.lease.num_to_come(c.num_left - c.granted) for c in short])
         budget.seqs = self.limits.max_num_seqs - self.roster.num_seqs
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
         budget.blocks = self.cache.pool.num_free - promised
@@ -280,7 +280,7 @@ class Scheduler:
         """With the whole hit, or else without its last block: copying that one takes a block more than computing it."""
         lacks = self._enter(choice, hit, budget, now)
         if lacks is not None and lacks.resource == "blocks" and self.cache.covers_all(choice, hit):
-            lacks = self._enter(choice, hit[:-1], budget, now)
+            lacks = self._enter(choice, self.cache.shorter(choice, hit), budget, now)
         return lacks
 
     def _enter(self, choice: Choice, hit: Hit, budget: StepBudget, now: float) -> Later | None:
@@ -332,7 +332,7 @@ class Scheduler:
         if lacks.resource == "seqs":
             supply = sum([c.width for c in lower])
         elif lacks.resource == "blocks":
-            supply = sum([len(c.lease.table) for c in lower])
+            supply = sum([c.lease.num_blocks for c in lower])
         else:
             return False
         if not lower or lacks.have + supply < lacks.need:

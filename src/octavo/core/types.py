@@ -9,6 +9,9 @@ RequestId = str
 BlockId = int
 """Index of a physical KV block, 0 <= id < num_blocks."""
 
+NO_BLOCK: BlockId = -1
+"""Stands in a block table where a block was given back. Nobody reads or writes there any more."""
+
 TokenId = int
 """Index into the model's vocabulary."""
 
@@ -54,11 +57,15 @@ class Limits:
     max_num_queued_tokens: int = 0
     """Tokens, of prompts and expected answers, that may wait beyond what fits into free blocks; 0: no such limit."""
     eos_token_ids: tuple[TokenId, ...] = ()
+    windows: tuple[int | None, ...] = (None,)
+    """The attention window of each KV group; None: full attention."""
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST_LIMITS.items():
             if getattr(self, name) < lowest:
                 raise ValueError(f"{name} must be at least {lowest}, got {getattr(self, name)}")
+        if not self.windows or any(window is not None and window < 1 for window in self.windows):
+            raise ValueError(f"windows must be None or at least 1, for one group or more, got {self.windows}")
 
 
 _LOWEST_LIMITS = {
