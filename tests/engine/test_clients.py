@@ -16,6 +16,7 @@ import uvloop
 
 from octavo.core.events import Event, Finished, Generated, Refused, Stepped
 from octavo.core.types import FinishReason
+from octavo.engine.asks import CacheReset, ResetPrefixCache
 from octavo.engine.client import CannotStart, EngineDead, EngineState
 from octavo.engine.launch import InProcessClient, ProcessClient
 from octavo.engine.process import BEAT_S
@@ -153,6 +154,29 @@ def test_a_second_request_of_the_same_id_is_refused_and_the_first_goes_on(start)
         assert reasons(events) == [FinishReason.LENGTH] and len(tokens(events)) == 20
 
     with_engine(start, test)
+
+
+@both
+def test_questions_have_their_answers(start):
+    async def test(client: Client) -> None:
+        await collect(client.submit(request("a")))
+        first, second = await asyncio.gather(client.ask(ResetPrefixCache()), client.ask(ResetPrefixCache()))
+        assert first.num_dropped > 0 and second == CacheReset(0, 0)
+
+    with_engine(start, test)
+
+
+def test_a_question_to_an_engine_that_dies_or_is_dead_fails():
+    async def test(client: ProcessClient) -> None:
+        os.kill(client.pid, signal.SIGSTOP)
+        waiting = asyncio.ensure_future(client.ask(ResetPrefixCache()))
+        await asyncio.sleep(0)
+        os.kill(client.pid, signal.SIGKILL)
+        for question in (waiting, client.ask(ResetPrefixCache())):
+            with pytest.raises(EngineDead):
+                await question
+
+    with_engine(in_child, test)
 
 
 @both

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.core.audit import audit
-from octavo.core.events import Finished, Generated, Refused, Stepped
+from octavo.core.events import BlockEvicted, Finished, Generated, Refused, Stepped
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend, Capacity
 from octavo.core.types import FinishReason
-from octavo.engine.loop import Order, Replica, Withdraw
+from octavo.engine.asks import Ask, CacheReset, ResetPrefixCache
+from octavo.engine.loop import EngineLoop, Order, Question, Replica, Withdraw
 from tests.engine.replicas import Plan, build, request
 from tests.engine.script import Script, play
 
@@ -43,6 +44,31 @@ def test_a_refusal_is_told_at_once_and_hurts_nobody():
     script, _ = run(Plan(), [request("long", length=500), request("a")])
     assert any(isinstance(event, Refused) for event in script.published[0])
     assert script.reasons() == {"a": FinishReason.LENGTH}
+
+
+def test_questions_are_answered_between_steps_and_after_their_events():
+    replies: list[object] = []
+    told: list[int] = []
+    replica = build(Plan().encode(), lambda _: None)
+    play(replica, [request("a")], [Question(ResetPrefixCache(), replies.append)])
+
+    def note(reply: object) -> None:
+        replies.append(reply)
+        told.append(sum(isinstance(event, BlockEvicted) for event in script.events))
+
+    script = Script([Question(ResetPrefixCache(), note)])
+    EngineLoop(replica.scheduler, replica.backend).run(script)
+    assert replies == [CacheReset(0, 2), CacheReset(told[0], 0)] and told[0] > 0 and at_rest(replica)
+
+
+class Odd(Ask[int]):
+    reply = int
+
+
+def test_a_question_that_cannot_be_answered_hurts_nobody_else():
+    replies: list[object] = []
+    script, replica = run(Plan(), [Question(Odd(), replies.append), request("a")])
+    assert isinstance(replies[0], KeyError) and script.reasons() == {"a": FinishReason.LENGTH} and at_rest(replica)
 
 
 @pytest.mark.parametrize("turns_before", range(6))

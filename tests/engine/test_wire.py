@@ -10,6 +10,8 @@ from octavo.core.ports import Capacity
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine import wire
+from octavo.engine.answers import ANSWERS
+from octavo.engine.asks import ASKS, CacheReset, ResetPrefixCache
 from octavo.engine.client import EngineFacts
 from tests.engine import events as made
 
@@ -51,6 +53,31 @@ def test_commands_arrive_as_sent(command):
 def test_news_arrive_as_sent(message):
     (body,) = bodies(wire.frame(message))
     assert wire.read_news(body) == message
+
+
+asks_and_replies = [
+    (ResetPrefixCache(), CacheReset(3, 0)),
+]
+
+
+@pytest.mark.parametrize(("ask", "reply"), asks_and_replies, ids=lambda value: type(value).__name__)
+def test_asks_and_replies_arrive_as_they_were(ask, reply):
+    (body,) = bodies(wire.frame(wire.asked(7, ask)))
+    message = wire.read_command(body)
+    assert isinstance(message, wire.Asked) and message.number == 7 and wire.read_ask(message) == ask
+    (body,) = bodies(wire.frame(wire.replied(7, reply)))
+    answer = wire.read_news(body)
+    assert isinstance(answer, wire.Replied) and wire.read_reply(answer, type(ask)) == reply and not answer.error
+
+
+def test_every_ask_is_tested_and_answered():
+    assert {type(ask) for ask, _ in asks_and_replies} == set(ASKS.values()) == set(ANSWERS)
+    assert all(isinstance(reply, type(ask).reply) for ask, reply in asks_and_replies)
+
+
+def test_a_question_that_nobody_can_answer_is_an_error():
+    with pytest.raises(wire.WireError, match="'Nonsense'"):
+        wire.read_ask(wire.Asked(1, "Nonsense", wire.asked(1, ResetPrefixCache()).body))
 
 
 @given(st.lists(news, max_size=4), st.lists(st.integers(0, 400), max_size=6))

@@ -1,10 +1,14 @@
 """The prefix cache as clients see it: what was hit, why the rest was not, and that others see nothing of it."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.server.site import BLOCK_SIZE, Site
+from octavo.models.checkpoint import Checkpoint
+from tests.server.site import BLOCK_SIZE, Gate, Site, running
 
 
 def details(response: Any) -> dict[str, Any]:
@@ -55,3 +59,39 @@ def test_a_salt_that_nobody_else_has_is_like_a_prompt_that_nobody_sent(site: Sit
     seen = [details(site.complete(prompt, max_tokens=1, cache_salt=salt)) for salt in ("mine", "yours", "mine")]
     assert seen[0] == seen[1] == {"cached_tokens": 0, "cache_miss_reason": "never_seen", "cache_miss_at": 0}
     assert seen[2]["cached_tokens"] > 0
+
+
+def test_a_reset_forgets_everything(checkpoint: Checkpoint) -> None:
+    with running(checkpoint) as site:
+        for again in (False, True):
+            assert details(site.complete("forget me please, will you", max_tokens=1))["cached_tokens"] == 0
+            num_cached = site.metric("octavo:blocks", state="cached")
+            assert num_cached > 0
+            answer = site.post("/reset_prefix_cache") if again else site.http.delete("/octavo/v1/prefix_cache")
+            assert answer.json() == ({"success": True} if again else {"blocks_dropped": num_cached})
+            assert site.metric("octavo:blocks", state="blank") == site.metric("octavo:blocks")
+
+
+def while_stepping(site: Site, gate: Gate, ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """What is asked while an engine is held is answered between two steps: lets it make some."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask)
+        site.until(lambda: answer.done() or bool(gate.let(1)))
+        return answer.result()
+
+
+def test_a_reset_is_refused_with_the_reason_while_blocks_are_held(gated: tuple[Site, Gate]) -> None:
+    site, gate = gated
+    with site.opened("/v1/completions", {"prompt": "hold on to your blocks", "max_tokens": 200, "ignore_eos": True}):
+        gate.let(2)
+        site.until(lambda: site.metric("octavo:blocks", state="leased") > 0)
+        for method, path in (("DELETE", "/octavo/v1/prefix_cache"), ("POST", "/reset_prefix_cache")):
+            refused = while_stepping(site, gate, lambda m=method, p=path: site.http.request(m, p))
+            assert refused.status_code == 409 and refused.json()["error"]["code"] == "cache_in_use"
+            assert " blocks" in refused.json()["error"]["message"]
+        gate.open()
+
+
+def test_an_option_of_a_reset_that_is_not_here_is_refused(site: Site) -> None:
+    refused = site.post("/reset_prefix_cache?reset_running_requests=true")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reset_running_requests")

@@ -265,3 +265,16 @@ def test_a_failing_step_is_an_error_and_the_next_call_works(default_model):
         with pytest.raises(GenerationError, match="injected on purpose"):
             ask(llm, [SEA, SEA])
         assert ask(llm, SEA, SamplingParams(temperature=0, max_tokens=2))[0].finished
+
+
+def test_a_prompt_is_found_again_until_the_cache_is_reset(llm: LLM) -> None:
+    """The offline engine says what was found and why the rest was not, as vLLM's does and more."""
+    params = SamplingParams(max_tokens=1, temperature=0)
+    ids = [index * 7 % 1000 for index in range(64)]
+
+    def ask() -> tuple[int, str | None]:
+        (output,) = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
+        return output.num_cached_tokens, output.cache_miss and output.cache_miss.reason.value
+
+    assert [ask(), ask()] == [(0, "never_seen"), (63, None)]
+    assert llm.reset_prefix_cache() and ask() == (0, "evicted")

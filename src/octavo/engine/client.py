@@ -3,12 +3,15 @@
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from octavo.core.events import Event
 from octavo.core.ports import Capacity
 from octavo.core.request import Request
 from octavo.core.types import RequestId
+from octavo.engine.asks import Ask
+
+R = TypeVar("R")
 
 
 class EngineState(StrEnum):
@@ -19,6 +22,10 @@ class EngineState(StrEnum):
 
 class EngineDead(RuntimeError):
     """The engine process ended or cannot be reached; the message says how (exit status, signal, last words)."""
+
+
+class AskFailed(RuntimeError):
+    """The engine could not answer; the message says why. It goes on."""
 
 
 class CannotStart(EngineDead):
@@ -85,6 +92,10 @@ class EngineClient(Protocol):
 
     def cancel(self, request_id: RequestId, choice: int | None = None) -> None:
         """Ends the request, or one choice of it, with ABORT: the others go on. What is unknown, or over, is ignored."""
+        ...
+
+    async def ask(self, ask: Ask[R]) -> R:
+        """What the engine answers, between two steps. Raises AskFailed, or EngineDead."""
         ...
 
     def listen(self, sink: Callable[[Event], None]) -> None:

@@ -105,6 +105,11 @@ class OfflineEngine:
     def get_default_sampling_params(self) -> SamplingParams:
         return SamplingParams()
 
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached blocks, after what other threads generate. False, and no change, where some are held."""
+        with self._turn:
+            return self._replica.scheduler.reset_prefix_cache(now()) is not None
+
     def close(self) -> None:
         """Gives back memory and threads, after what other threads generate; nothing can be generated after that."""
         with self._turn:

@@ -1,15 +1,18 @@
 """The engine's only loop: receive, submit and cancel, plan, execute, commit, publish. The same wherever it runs."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from octavo.core.events import Event, Stepped
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import RequestId
+from octavo.engine.answers import answer
+from octavo.engine.asks import Ask
 from octavo.engine.client import EngineFacts
 from octavo.engine.clock import Clock, now
 
@@ -33,7 +36,15 @@ class Withdraw:
     choice: int | None = None
 
 
-Order = Request | Withdraw
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The order to answer `ask`: `reply` is called with the answer, or the exception, once the events are published."""
+
+    ask: Ask[Any]
+    reply: Callable[[Any], None]
+
+
+Order = Request | Withdraw | Question
 """What may be asked of a loop."""
 
 
@@ -72,22 +83,39 @@ class EngineLoop:
         if orders is None:
             return False
         if orders:
-            port.publish(self._apply(orders))
+            events, replies = self._apply(orders)
+            port.publish(events)
+            for reply in replies:
+                reply()
         if self._scheduler.has_work:
             port.publish(self._step())
         return True
 
-    def _apply(self, orders: Sequence[Order]) -> list[Event]:
+    def _apply(self, orders: Sequence[Order]) -> tuple[list[Event], list[Callable[[], None]]]:
+        """What happened, and the replies that are due once that is known."""
         time_s = self._clock()
         events: list[Event] = []
+        replies: list[Callable[[], None]] = []
         for order in orders:
             if isinstance(order, Request):
                 events += self._scheduler.submit(order, time_s)
-            else:
+            elif isinstance(order, Withdraw):
                 events += self._scheduler.cancel(order.request_id, time_s, order.choice)
+            else:
+                told, reply = self._answer(order.ask, time_s)
+                events += told
+                replies.append(partial(order.reply, reply))
         if not self._scheduler.has_work:
             events.append(self._at_rest(time_s))
-        return events
+        return events, replies
+
+    def _answer(self, ask: Ask[Any], time_s: float) -> tuple[Sequence[Event], Any]:
+        """A question that cannot be answered is its asker's misfortune, nobody else's."""
+        try:
+            return answer(self._scheduler, ask, time_s)
+        except Exception as error:
+            log.exception("%s cannot be answered", ask)
+            return (), error
 
     def _at_rest(self, time_s: float) -> Stepped:
         """The gauges where no step follows that would tell them."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from octavo.core.events import Event
 from octavo.engine.channel import Channel
 from octavo.engine.clock import now
-from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
+from octavo.engine.loop import EngineLoop, Order, Question, Replica, Withdraw
 from octavo.engine.wire import (
+    Asked,
     Beat,
     Cancel,
     EventWriter,
@@ -25,7 +26,9 @@ from octavo.engine.wire import (
     Setup,
     Submit,
     WireError,
+    read_ask,
     read_command,
+    replied,
 )
 
 log = logging.getLogger(__name__)
@@ -98,6 +101,8 @@ class SocketPort:
             return command.request
         if isinstance(command, Cancel) and (name := self._writer.name(command.ticket)) is not None:
             return Withdraw(name, command.choice)
+        if isinstance(command, Asked):
+            return Question(read_ask(command), lambda reply: self._channel.send(replied(command.number, reply)))
         return None
 
 

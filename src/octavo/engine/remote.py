@@ -6,12 +6,13 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from octavo.core.events import Event, Refused
 from octavo.core.request import Request
 from octavo.core.types import RequestId
-from octavo.engine.client import CannotStart, EngineDead, EngineFacts, EngineState
+from octavo.engine.asks import Ask
+from octavo.engine.client import AskFailed, CannotStart, EngineDead, EngineFacts, EngineState
 from octavo.engine.clock import now
 from octavo.engine.streams import EventStream, Mailbox
 from octavo.engine.wire import (
@@ -22,13 +23,18 @@ from octavo.engine.wire import (
     Happened,
     Progress,
     Ready,
+    Replied,
     Setup,
     Submit,
     WireError,
+    asked,
     frame,
     read_events,
     read_news,
+    read_reply,
 )
+
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +55,7 @@ class RemoteClient:
         self._tickets: dict[RequestId, int] = {}
         self._names: dict[int, RequestId] = {}
         self._mailboxes: dict[RequestId, Mailbox] = {}
+        self._asked: dict[int, tuple[type[Ask[Any]], asyncio.Future[Any]]] = {}
         self._sinks: list[Callable[[Event], None]] = []
         self._failure: EngineDead | None = None
         self._error: EngineDead | None = None
@@ -110,6 +117,18 @@ class RemoteClient:
     def cancel(self, request_id: RequestId, choice: int | None = None) -> None:
         self._withdraw(self._tickets.get(request_id, 0), choice)
 
+    async def ask(self, ask: Ask[R]) -> R:
+        if self._error is not None:
+            raise self._error
+        self._last_ticket += 1
+        number, reply = self._last_ticket, asyncio.get_running_loop().create_future()
+        self._asked[number] = (type(ask), reply)
+        self._send(asked(number, ask))
+        try:
+            return await reply
+        finally:
+            self._asked.pop(number, None)
+
     def listen(self, sink: Callable[[Event], None]) -> None:
         self._sinks.append(sink)
 
@@ -133,6 +152,8 @@ class RemoteClient:
         elif isinstance(news, Ready):
             self._facts, self._state, self._progress = news.facts, EngineState.READY, "ready"
             self._changed.set()
+        elif isinstance(news, Replied):
+            self._replied(news)
         elif isinstance(news, Failed):
             self._failure = (CannotStart if news.refused else EngineDead)(news.message)
 
@@ -157,6 +178,16 @@ class RemoteClient:
             mailbox.put(tuple(own))
             if mailbox.over:
                 del self._mailboxes[request_id], self._names[self._tickets.pop(request_id)]
+
+    def _replied(self, news: Replied) -> None:
+        """Whoever asked may have gone."""
+        kind, reply = self._asked.get(news.number, (None, None))
+        if kind is None or reply is None or reply.done():
+            return
+        if news.error is not None:
+            reply.set_exception(AskFailed(news.error))
+        else:
+            reply.set_result(read_reply(news, kind))
 
     def _tell(self, event: Event) -> None:
         for sink in self._sinks:
@@ -209,6 +240,9 @@ class RemoteClient:
             self._state, self._error = EngineState.DEAD, error
             for mailbox in self._mailboxes.values():
                 mailbox.fail(error)
+            for _, reply in self._asked.values():
+                if not reply.done():
+                    reply.set_exception(error)
             self._mailboxes.clear()
             self._tickets.clear()
             self._names.clear()

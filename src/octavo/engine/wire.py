@@ -8,6 +8,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -30,6 +31,7 @@ from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, RequestId
+from octavo.engine.asks import ASKS, Ask
 from octavo.engine.client import EngineFacts
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,14 @@ class Cancel(msgspec.Struct, tag=2, array_like=True, frozen=True):
     choice: int | None = None
 
 
+class Asked(msgspec.Struct, tag=3, array_like=True, frozen=True):
+    """To the engine: answer an `Ask` of this kind, in a `Replied` of the same number."""
+
+    number: int
+    kind: str
+    body: msgspec.Raw
+
+
 class Progress(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """From the engine, while it loads: what it does now, for people."""
 
@@ -92,8 +102,16 @@ class Happened(msgspec.Struct, tag=14, array_like=True, frozen=True):
     groups: tuple[tuple[float, list[Any]], ...]
 
 
-Command = Setup | Submit | Cancel
-News = Progress | Ready | Failed | Beat | Happened
+class Replied(msgspec.Struct, tag=15, array_like=True, frozen=True):
+    """From the engine: the answer to an `Asked`, after the events that it caused; or why there is none."""
+
+    number: int
+    body: msgspec.Raw
+    error: str | None = None
+
+
+Command = Setup | Submit | Cancel | Asked
+News = Progress | Ready | Failed | Beat | Happened | Replied
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_command = msgspec.msgpack.Decoder(Command).decode
@@ -121,6 +139,29 @@ def _read(decode: Callable[[bytes], Any], body: bytes) -> Any:
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(f"a message of {len(body)} bytes cannot be read: {error}") from error
+
+
+def asked(number: int, ask: Ask[Any]) -> Asked:
+    return Asked(number, type(ask).__name__, msgspec.Raw(_encode(ask)))
+
+
+def read_ask(message: Asked) -> Ask[Any]:
+    """Raises WireError."""
+    if message.kind not in ASKS:
+        raise WireError(f"nobody can answer a {message.kind!r}")
+    return _read(partial(msgspec.msgpack.decode, type=ASKS[message.kind]), bytes(message.body))
+
+
+def replied(number: int, reply: Any) -> Replied:
+    """`reply` is the answer, or an exception."""
+    if isinstance(reply, Exception):
+        return Replied(number, msgspec.Raw(_encode(None)), f"{type(reply).__name__}: {reply}")
+    return Replied(number, msgspec.Raw(_encode(reply)))
+
+
+def read_reply(message: Replied, kind: type[Ask[Any]]) -> Any:
+    """Raises WireError."""
+    return _read(partial(msgspec.msgpack.decode, type=kind.reply), bytes(message.body))
 
 
 class Deframer:

@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineDead
-from octavo.server import documentation, operations
+from octavo.server import caching, documentation, operations
 from octavo.server.auth import KeyGuard
 from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai import chat, completions, models, tokenize
@@ -52,6 +52,8 @@ ROUTES = (
     Route("GET", "/health/ready", operations.ready),
     Route("GET", "/load", operations.load),
     Route("GET", "/metrics", operations.metrics),
+    Route("DELETE", "/octavo/v1/prefix_cache", caching.reset),
+    Route("POST", "/reset_prefix_cache", caching.reset_as_vllm),
     Route("GET", "/docs", documentation.page),
     Route("GET", "/openapi.json", documentation.document),
 )

@@ -25,7 +25,19 @@ class ClientGone(Exception):
 class Exchange:
     """Reads the request, writes the answer, and notices when the client is gone."""
 
-    __slots__ = ("_receive", "_send", "began", "headers", "id", "method", "path", "replied", "status", "tokens")
+    __slots__ = (
+        "_receive",
+        "_send",
+        "began",
+        "headers",
+        "id",
+        "method",
+        "path",
+        "query",
+        "replied",
+        "status",
+        "tokens",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, root_path: str = "") -> None:
         """`root_path` may stand before the path, where a proxy did not take it off."""
@@ -34,6 +46,7 @@ class Exchange:
         self.began = time.perf_counter()
         self.method: str = scope["method"]
         self.path: str = _own_path(scope["path"], root_path)
+        self.query: bytes = scope.get("query_string", b"")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         """Of the request, names in lower case; the last of equal names."""
         self.id = _request_id(self.headers.get(b"x-request-id"))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from octavo.config.schema import Config
+from octavo.engine.asks import Ask
 from octavo.engine.client import EngineClient, EngineFacts, EngineState
 from octavo.models.catalog import names_of
 from octavo.server.doorway import Doorway
@@ -27,6 +28,7 @@ LONG_TEXT = 20_000
 _SAFE_SEED_BITS = 53
 """A drawn seed is exact in every JSON reader, those with doubles only too."""
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -105,6 +107,11 @@ class Service:
         if self.client.state is EngineState.STARTING:
             return unavailable(f"the model is still loading: {self.client.progress or 'starting'}", "loading")
         return self.health()
+
+    async def ask(self, ask: Ask[R]) -> R:
+        """What the engine answers, between two steps. Raises ApiError 503 where it cannot serve."""
+        _ = self.facts
+        return await self.client.ask(ask)
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """`work()`, in a thread where it is about a long text. Raises ApiError 400 for one far too long."""
