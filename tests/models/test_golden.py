@@ -1,7 +1,8 @@
 """The default model's answers against Transformers' (float32, the same weights): tests/golden/smollm2.json.
 
 A greedy run is checked by teacher forcing: the golden tokens are fed back, and at each place the best token must be the
-golden one. A run that decodes gives the same bits (tests/contract), so it gives the same tokens.
+golden one. A run that decodes gives the same bits (tests/contract), so it gives the same tokens. Beams are searched for
+by the scheduler, and are the same token for token.
 """
 
 import json
@@ -14,9 +15,13 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend, CpuModel
 from octavo.backends.reference import ReferenceBackend
+from octavo.core.events import Generated
 from octavo.core.plan import ScoredToken, StepPlan, Work
 from octavo.core.ports import Backend
+from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
+from octavo.core.scheduler import Scheduler
+from octavo.core.types import Limits
 from octavo.loaders import open_checkpoint
 from octavo.loaders.dequant import dequantize
 from octavo.models.checkpoint import Checkpoint
@@ -25,6 +30,7 @@ from tests.contract.implementations import ISAS
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "smollm2.json").read_text("utf-8"))
 GREEDY: list[dict[str, Any]] = GOLDEN["greedy"]
+BEAMS: list[dict[str, Any]] = GOLDEN["beam"]
 SHORTEST = sorted(GREEDY, key=lambda entry: len(entry["prompt_token_ids"] + entry["token_ids"]))
 
 LOGPROB_ERROR = 1e-4
@@ -127,6 +133,54 @@ def test_native_float32_decodes_the_golden_tokens(native: Callable[..., Backend]
     for run, entry in zip(runs, GREEDY, strict=True):
         sure = next((i for i, gap in enumerate(entry["top2_gap"]) if gap <= GAP_ERROR), len(entry["token_ids"]))
         assert [token.token for token in run.generated[:sure]] == entry["token_ids"][:sure]
+
+
+# -- beam search: the same beams -------------------------------------------------------------------------------------
+
+EOS = 2
+BEAM_PARAMS = SamplingParams(use_beam_search=True, n=4, max_tokens=24, early_stopping=True)
+
+
+def check_beams(backend: Backend, entries: list[dict[str, Any]]) -> None:
+    """All searches at once, in one pool. The golden file fills a beam that ended early with its last token."""
+    sizes = {"num_blocks": NUM_BLOCKS, "block_size": BLOCK, "vocab_size": backend.capacity().vocab_size}
+    scheduler = Scheduler(Limits(max_model_len=MAX_MODEL_LEN, eos_token_ids=(EOS,), **sizes))
+    for entry in entries:
+        prompt = tuple(entry["prompt_token_ids"])
+        scheduler.submit(Request(request_id=entry["text"], prompt=prompt, params=BEAM_PARAMS), 0.0)
+    found: dict[str, list[tuple[ScoredToken, ...]]] = {entry["text"]: [] for entry in entries}
+    while scheduler.has_work:
+        plan = scheduler.plan(0.0)
+        for event in scheduler.commit(plan, backend.execute(plan), 0.0):
+            if isinstance(event, Generated):
+                found[event.request_id].append(event.tokens)
+    for entry in entries:
+        for tokens, beam in zip(found[entry["text"]], entry["beams"], strict=True):
+            golden = beam["token_ids"]
+            length = golden.index(EOS) + 1 if EOS in golden else len(golden)
+            assert [token.token for token in tokens] == golden[:length]
+            score = sum(token.logprob or 0 for token in tokens) / length
+            assert score == pytest.approx(beam["score"], abs=LOGPROB_ERROR)
+
+
+def test_native_float32_finds_the_golden_beams(native: Callable[..., Backend]):
+    check_beams(native(None, "float32", "float32"), BEAMS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_kernel_set_finds_the_golden_beams(native: Callable[..., Backend], isa: str):
+    check_beams(native(isa, "float32", "float32"), BEAMS)
+
+
+def test_the_reference_finds_golden_beams(reference: Backend):
+    check_beams(reference, BEAMS[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", BEAMS[1:], ids=lambda entry: entry["text"][:24])
+def test_the_reference_finds_all_golden_beams(reference: Backend, entry: dict[str, Any]):
+    check_beams(reference, [entry])
 
 
 # -- the text: mean negative log-likelihood --------------------------------------------------------------------------
