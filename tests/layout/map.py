@@ -20,6 +20,7 @@ ROOMS = {
     "server.openai": ("server.openai", "OpenAI's endpoints, with vLLM's fields."),
     "cluster": ("cluster", "Many replicas."),
     "ui": ("ui", "The live page."),
+    "control": ("control", "Who may enter."),
     "engine": ("engine", "One replica's imperative shell: the loop, its processes, its clients."),
     "backends": ("backends", "A StepPlan in, a StepResult out: one folder for each way of computing."),
     "loaders": ("loaders", "Bytes on disk become a Checkpoint."),

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -87,6 +88,44 @@ def test_sigterm_lets_streams_finish_and_takes_no_new_requests(checkpoint: Check
         assert streamed.done and streamed.finish() == [("length", None)]
 
     assert live(checkpoint, story) == 0
+
+
+def test_sighup_reads_the_tenants_again_and_ends_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    file = tmp_path / "tenants.yaml"
+    file.write_text("tenants: {a: {keys: [old]}}", encoding="utf-8")
+
+    async def status(life: Life, key: str) -> int:
+        return (await life.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code
+
+    async def story(life: Life) -> None:
+        assert (await status(life, "old"), await status(life, "new")) == (200, 401)
+        file.write_text("tenants: {a: {keys: [new]}}", encoding="utf-8")
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(PATIENCE_S):
+            while await status(life, "new") != 200:
+                await asyncio.sleep(0.005)
+        assert await status(life, "old") == 401
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert live(checkpoint, story, tenants=str(file)) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"), [({}, True), ({"api_key": ("k",)}, False), ({"tenants": "file"}, False)]
+)
+def test_an_open_door_to_the_world_is_warned_of(
+    checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], warns: bool
+) -> None:
+    file = tmp_path / "tenants.yaml"
+    file.write_text("tenants: {a: {keys: [k]}}", encoding="utf-8")
+    given = {**settings, "tenants": str(file)} if "tenants" in settings else settings
+
+    async def story(life: Life) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert live(checkpoint, story, host="0.0.0.0", **given) == 0
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert any("--api-key" in message for message in warnings) is warns
 
 
 def test_without_work_sigint_ends_it(checkpoint: Checkpoint) -> None:

@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 from octavo.config.schema import Config, Setting, describe, section_settings
 from octavo.config.sources import OTHER_NAMES
+from octavo.config.tenants import Rules
 
 _HEAD = """# Configuration
 
@@ -22,13 +23,21 @@ it came from. An unknown flag, variable or key is an error.
 - Variables that Kubernetes sets for a Service called `octavo` (`OCTAVO_PORT=tcp://...`) are left alone.
 """
 
+_TENANTS = """What one tenant may do. `keys` is the list of its API keys: as they are, as `sha256:HEX` (from
+`printf %s KEY | sha256sum`), or as `env:NAME`. What stands under `defaults` holds for each tenant that does not say
+otherwise. [Operations](../operations.md) has an example.
+
+| key | value | default | meaning |
+|---|---|---|---|""".splitlines()
+
 
 def reference() -> str:
     """The whole page."""
     sections = (line for name, kind in get_type_hints(Config).items() for line in _section(name, kind))
     names = (f"| `{name}` | {text} |" for name, text in OTHER_NAMES.items())
+    tenants = ("", "## In the tenants' file", "", *_TENANTS, *map(_rule, section_settings("tenants", Rules)))
     others = ("", "## Other variables", "", "| variable | meaning |", "|---|---|", *names)
-    return "\n".join([_HEAD.rstrip(), *sections, *others]) + "\n"
+    return "\n".join([_HEAD.rstrip(), *sections, *tenants, *others]) + "\n"
 
 
 def _section(name: str, kind: type) -> Iterator[str]:
@@ -36,6 +45,10 @@ def _section(name: str, kind: type) -> Iterator[str]:
     yield from ("| flag, variable | value | default | meaning |", "|---|---|---|---|")
     for setting in section_settings(name, kind):
         yield f"| {_names(setting)} | {_allowed(setting)} | {_default(setting)} | {_cell(setting.option.help)} |"
+
+
+def _rule(setting: Setting) -> str:
+    return f"| `{setting.name}` | {_allowed(setting)} | {_default(setting)} | {_cell(setting.option.help)} |"
 
 
 def _names(setting: Setting) -> str:

@@ -245,6 +245,11 @@ class ServerConfig:
     api_key: tuple[str, ...] = option(
         (), help="keys that clients must send one of; none: no key is asked for", secret=True, check=_keys
     )
+    tenants: str | None = option(
+        None,
+        help="YAML file of tenants: keys, quotas, priorities, whose cache; SIGHUP reads it again",
+        none_means="all requests are one tenant's",
+    )
     allowed_origins: tuple[str, ...] = option(
         (), help="web origins that browsers may call from (CORS), or *", check=_origins
     )

@@ -5,7 +5,7 @@ The only module that reads the process environment; whoever needs something from
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -139,8 +139,8 @@ def read_yaml(file: Path) -> dict[Any, Any]:
         _check_keys(file, yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     except OSError as error:
         raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is not YAML: {_problem(error)}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -148,17 +148,45 @@ def read_yaml(file: Path) -> dict[Any, Any]:
     return cast(dict[Any, Any], content)
 
 
-def _check_keys(file: Path, node: Any) -> None:
-    """Raises ConfigError for a key that is there twice: YAML's reader silently takes the last one."""
-    lines: dict[str, int] = {}
-    for key, _ in node.value if node is not None and node.id == "mapping" else ():
-        line = key.start_mark.line + 1
-        if str(key.value) in lines:
-            raise ConfigError(f"{file}: {key.value} is given twice, in lines {lines[str(key.value)]} and {line}")
-        lines[str(key.value)] = line
+def _problem(error: Exception) -> str:
+    """What is wrong, and in which line; without quoting the file, which may hold secrets."""
+    mark = getattr(error, "problem_mark", None)
+    what = str(getattr(error, "problem", None) or error).split("\n")[0]
+    return what if mark is None else f"line {mark.line + 1}: {what}"
+
+
+def _check_keys(file: Path, root: Any) -> None:
+    """Raises ConfigError for a key that a mapping has twice: YAML's reader silently takes the last one."""
+    for mapping in _mappings(root):
+        lines: dict[str, int] = {}
+        for key, _ in mapping.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise ConfigError(f"{file}: {name} is given twice, in lines {lines[name]} and {line}")
+            lines[name] = line
+
+
+def _mappings(root: Any) -> Iterator[Any]:
+    """All mappings in a YAML document, each once: its nodes may even contain themselves."""
+    nodes, seen = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.id == "mapping":
+            yield node
+            nodes += [value for _, value in node.value]
+        elif node.id == "sequence":
+            nodes += node.value
+
+
+def environment_text(name: str) -> str | None:
+    """The value of an environment variable; None where it is unset."""
+    return os.environ.get(name)
 
 
 def environment_path(name: str) -> Path | None:
     """The folder that an environment variable names; None where it is unset or empty."""
-    text = os.environ.get(name)
+    text = environment_text(name)
     return Path(text).expanduser() if text else None

@@ -13,6 +13,7 @@ class Queued:
     time_s: float
     prompt_len: int
     num_choices: int = 1
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class Scheduler:
         terms = self._reception.receive(request, self.roster, self.cache.pool)
         if isinstance(terms, Terms):
             self.roster.enter(self._choices_of(request, terms))
-            self._events.append(Queued(request.request_id, now, len(request.prompt), request.params.num_choices))
+            self._events.append(_queued(request, now))
         else:
             self._events.append(refusal(request, terms, now))
         return self._drain(now)
@@ -519,6 +519,10 @@ class Scheduler:
         if self.in_flight is None or plan is not self.in_flight:
             flying = "no step" if self.in_flight is None else f"step {self.in_flight.step}"
             raise ValueError(f"step {plan.step} is not in flight: {flying} is")
+
+
+def _queued(request: Request, now: float) -> Queued:
+    return Queued(request.request_id, now, len(request.prompt), request.params.num_choices, request.tenant)
 
 
 def _named(what: str, table: Mapping[str, _T], name: str) -> _T:

@@ -43,7 +43,7 @@ BACKLOG_BYTES = 16 << 20
 """With more than this unsent, the engine starts no further step until the reader has caught up."""
 LAST_WORDS_S = 2.0
 """How long a dying engine waits for its last message to be read."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Sent to a whole process group; what they mean is the parent's business."""
 
 Report = Callable[[str], None]

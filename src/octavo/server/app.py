@@ -12,7 +12,6 @@ from starlette.middleware.cors import CORSMiddleware
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineDead
 from octavo.server import caching, documentation, operations
-from octavo.server.auth import KeyGuard
 from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai import chat, completions, models, tokenize
 from octavo.server.openai.errors import ApiError, engine_dead, failed
@@ -73,7 +72,6 @@ class App:
 
     def __init__(self, service: Service, routes: tuple[Route, ...] = ROUTES) -> None:
         self.service = service
-        self._guard = KeyGuard(service.config.server.api_key)
         self._root_path = service.config.server.root_path
         self._routes: dict[str, dict[str, Handler]] = {}
         for route in routes:
@@ -106,8 +104,10 @@ class App:
             _log_access(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        self._guard.check(exchange.path, exchange.headers)
-        await self._find(exchange)(self.service, exchange)
+        self.service.tenancy.admit(exchange)
+        handler = self._find(exchange)
+        self.service.tenancy.check_operator(exchange)
+        await handler(self.service, exchange)
 
     def _find(self, exchange: Exchange) -> Handler:
         """Raises ApiError 404 or 405."""
@@ -137,7 +137,7 @@ def _through_door(route: Route) -> Handler:
         return route.handler
 
     async def handler(service: Service, exchange: Exchange) -> None:
-        with service.doorway.entered():
+        with service.doorway.entered(), service.tenancy.entered(exchange):
             await route.handler(service, exchange)
 
     return handler
@@ -145,7 +145,9 @@ def _through_door(route: Route) -> Handler:
 
 def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
     own = ("seed", "max-tokens", "unknown-fields", "cache-miss")
-    exposed = ["x-request-id", *(f"x-octavo-{name}" for name in own)]
+    limits = (f"{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens"))
+    names = (*(f"x-octavo-{name}" for name in own), *(f"x-ratelimit-{name}" for name in limits))
+    exposed = ["x-request-id", "retry-after", *names]
     return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=exposed)
 
 

@@ -4,9 +4,13 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from octavo.config.tenants import NOBODY, Tenant
 from octavo.server.openai.errors import ApiError
+
+if TYPE_CHECKING:
+    from octavo.server.tenancy import Spending
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -35,7 +39,9 @@ class Exchange:
         "path",
         "query",
         "replied",
+        "spending",
         "status",
+        "tenant",
         "tokens",
     )
 
@@ -54,6 +60,10 @@ class Exchange:
         """Headers of the answer that are known so far."""
         self.status = 0
         """Of the answer; 0: it has not begun."""
+        self.tenant: Tenant = NOBODY
+        """Whose request it is: for whoever asks after the key was looked at."""
+        self.spending: Spending | None = None
+        """What it takes from its tenant's quotas, where it generates."""
         self.tokens = ""
         """For the log: how many the prompts have and how many were generated, as `37 + 8 tokens`."""
 

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from octavo.server.metrics import Histogram, Meters
+from octavo.server.tallies import Tally
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 Read = Callable[[Meters], float]
@@ -70,6 +71,12 @@ _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] =
     "octavo:requests_refused": ("code", "Requests that were refused, by why", lambda m: m.refused),
     "octavo:step_phase_seconds": ("phase", "Time that steps took, by phase", lambda m: m.phase_s),
 }
+_TALLIES: dict[str, tuple[str, Callable[[Tally], float]]] = {
+    "octavo:tenant_requests": ("Requests that reached the engine, by tenant", lambda t: t.num_requests),
+    "octavo:tenant_prompt_tokens": ("Prompt tokens, computed or cached, by tenant", lambda t: t.prompt_tokens),
+    "octavo:tenant_cached_tokens": ("Prompt tokens found in the prefix cache, by tenant", lambda t: t.cached_tokens),
+    "octavo:tenant_generation_tokens": ("Tokens generated, by tenant", lambda t: t.generation_tokens),
+}
 _HISTOGRAMS: dict[str, tuple[str, Callable[[Meters], Histogram]]] = {
     "vllm:time_to_first_token_seconds": ("From arrival to the first token", lambda m: m.time_to_first_token),
     "vllm:inter_token_latency_seconds": ("Between two tokens of a choice", lambda m: m.inter_token_latency),
@@ -98,6 +105,7 @@ class MetersCollector(Collector):
         names, values = list(labels), list(labels.values())
         yield from self._plain(names, values)
         yield from self._by_label(names, values)
+        yield from self._by_tenant(names, values)
         for name, (text, read) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=names)
             histogram.add_metric(values, *read(self._meters).buckets())
@@ -128,6 +136,24 @@ class MetersCollector(Collector):
             info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache, as labels", labels=[*names, *about])
             info.add_metric([*values, *about.values()], 1)
             yield info
+
+    def _by_tenant(self, names: list[str], values: list[str]) -> Iterator[Metric]:
+        tallies = self._meters.tallies
+        for name, (text, read) in _TALLIES.items():
+            family = CounterMetricFamily(name, text, labels=[*names, "tenant"])
+            for tenant, tally in tallies.items():
+                family.add_metric([*values, tenant], read(tally))
+            yield family
+        live = GaugeMetricFamily(
+            "octavo:tenant_requests_live", "Requests that run or wait, by tenant", labels=[*names, "tenant"]
+        )
+        text = "Requests that a quota of their tenant did not allow"
+        refused = CounterMetricFamily("octavo:tenant_over_quota", text, labels=[*names, "tenant", "quota"])
+        for tenant, tally in tallies.items():
+            live.add_metric([*values, tenant], tally.num_live)
+            for quota, count in tally.over_quota.items():
+                refused.add_metric([*values, tenant, quota], count)
+        yield from (live, refused)
 
 
 def registry_of(collector: MetersCollector) -> CollectorRegistry:

@@ -95,7 +95,7 @@ async def serve(
     Raises CannotStart where the engine cannot be what it was asked to be.
     """
     async with listening(app, config, sock) as http:
-        with _signals() as heard:
+        with _signals() as heard, _rereading(app, config):
             return await _Life(app, client, config, http, heard).live(lambda: _announce(config, sock, announce))
 
 
@@ -169,8 +169,8 @@ async def _when_ready(client: EngineClient, names: Sequence[str], announce: Call
 
 def _announce(config: ServerConfig, sock: socket.socket, announce: Callable[[str], None]) -> None:
     url = url_of(config, sock)
-    if is_public(config.host) and not config.api_key:
-        log.warning("%s can be reached from other machines and asks for no key: set --api-key", url)
+    if is_public(config.host) and not config.api_key and config.tenants is None:
+        log.warning("%s can be reached from other machines and asks for no key: set --api-key or --tenants", url)
     announce(f"Octavo is ready on {url} (API: {url}/v1, documentation: {url}/docs)")
 
 
@@ -212,6 +212,20 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
     finally:
         server.should_exit = True
         await server.ended
+
+
+@contextmanager
+def _rereading(app: App, config: ServerConfig) -> Iterator[None]:
+    """SIGHUP reads the tenants' file again. Without one it ends the server, as the end of a terminal should."""
+    if config.tenants is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, app.service.tenancy.reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 @contextmanager

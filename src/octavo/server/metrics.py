@@ -22,6 +22,7 @@ from octavo.core.events import (
 )
 from octavo.core.misses import MissReason
 from octavo.core.types import FinishReason, RequestId
+from octavo.server.tallies import Tallies, Tally
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10)
 _LONG_S = (*_SHORT_S, 20, 40, 80, 160, 320, 640, 2560)
@@ -56,9 +57,10 @@ class Histogram:
 class _Course:
     """When what happened to one request, of those that are not over."""
 
-    __slots__ = ("admitted_s", "choices_left", "first_s", "generated", "last_s", "prompt_len", "queued_s")
+    __slots__ = ("admitted_s", "choices_left", "first_s", "generated", "last_s", "prompt_len", "queued_s", "tally")
 
-    def __init__(self, queued: Queued) -> None:
+    def __init__(self, queued: Queued, tally: Tally) -> None:
+        self.tally = tally
         self.queued_s = queued.time_s
         self.prompt_len = queued.prompt_len
         self.choices_left = queued.num_choices
@@ -71,7 +73,7 @@ class _Course:
 
 
 class Meters:
-    """All numbers of one engine. `on_event` is the only way in, but for `stopped`."""
+    """All numbers of one engine. `on_event` is the only way in, but for `stopped` and `over_quota`."""
 
     def __init__(self) -> None:
         self._courses: dict[RequestId, _Course] = {}
@@ -94,6 +96,7 @@ class Meters:
         self.refused: dict[str, int] = {}
         self.drained = DrainRate()
         self.phase_s: dict[str, float] = {}
+        self.tallies = Tallies()
         self.time_to_first_token = Histogram(_LONG_S)
         self.inter_token_latency = Histogram(_SHORT_S)
         self.e2e_latency = Histogram(_LONG_S)
@@ -141,8 +144,16 @@ class Meters:
         if request_id in self._courses:
             self._stopped.add((request_id, choice))
 
+    def over_quota(self, tenant: str, quota: str) -> None:
+        """A request of this tenant was sent away by this quota."""
+        counts = self.tallies.of(tenant).over_quota
+        counts[quota] = counts.get(quota, 0) + 1
+
     def _queued(self, event: Queued) -> None:
-        self._courses[event.request_id] = _Course(event)
+        tally = self.tallies.of(event.tenant)
+        tally.num_requests += 1
+        tally.num_live += 1
+        self._courses[event.request_id] = _Course(event, tally)
         self.num_waiting += 1
 
     def _refused(self, event: Refused) -> None:
@@ -156,6 +167,8 @@ class Meters:
         self.queue_time.observe(event.time_s - course.queued_s)
         self.cache_queries += course.prompt_len
         self.cache_hits += event.cached_tokens
+        course.tally.prompt_tokens += course.prompt_len
+        course.tally.cached_tokens += event.cached_tokens
         if event.miss is not None:
             self.missed_requests[event.miss.reason] += 1
             self.missed_tokens[event.miss.reason] += course.prompt_len - event.cached_tokens
@@ -166,6 +179,7 @@ class Meters:
             return
         choice, time_s, count = event.choice, event.time_s, len(event.tokens)
         self.generation_tokens += count
+        course.tally.generation_tokens += count
         before = course.last_s.get(choice)
         if before is not None:
             self.inter_token_latency.observe((time_s - before) / count)
@@ -198,6 +212,7 @@ class Meters:
     def _timed(self, course: _Course, event: Finished) -> None:
         course.choices_left -= 1
         if not course.choices_left:
+            course.tally.num_live -= 1
             del self._courses[event.request_id]
         self.e2e_latency.observe(event.time_s - course.queued_s)
         self.request_prompt_tokens.observe(course.prompt_len)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from octavo.config.schema import Config
+from octavo.config.tenants import Tenant
 from octavo.engine.asks import Ask
 from octavo.engine.client import EngineClient, EngineFacts, EngineState
 from octavo.models.catalog import names_of
@@ -16,6 +17,7 @@ from octavo.server.duty import Duty
 from octavo.server.exposition import MetersCollector, registry_of
 from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, invalid, unavailable, unknown_model
+from octavo.server.tenancy import Tenancy
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer, TooLong
 
@@ -45,6 +47,7 @@ class Service:
         self.duty = Duty()
         self.meters = Meters()
         self.doorway = Doorway(config, self.meters)
+        self.tenancy = Tenancy(config, self.meters)
         self.registry = registry_of(MetersCollector(self.meters, self._labels, self._cache_facts))
         self.keep_alive_s = KEEP_ALIVE_S
         self.began = int(time.time())
@@ -67,6 +70,11 @@ class Service:
     def names(self) -> tuple[str, ...]:
         """The names of the model; answers carry the first."""
         return names_of(self.config.model.model, self.config.model.served_model_name)
+
+    def context(self, tenant: Tenant) -> int:
+        """The most tokens that prompt and answer of one choice may have. Raises ApiError 503 as `facts` does."""
+        most, context = tenant.rules.max_tokens_per_request, self.facts.capacity.max_model_len
+        return context if most is None else min(most, context)
 
     def _labels(self) -> dict[str, str]:
         return {"model_name": self.names[0], "engine": "0"}

@@ -51,6 +51,8 @@ class Answer:
         self._plain = not self._logprobs and not return_ids
         self._return_ids = return_ids
         self._open = params.n
+        self.admitted = False
+        """Has the engine begun to work on it?"""
         self.cached_tokens = 0
         self.miss: Miss | None = None
         self.completion_tokens = 0
@@ -91,6 +93,7 @@ class Answer:
 
     def _noted(self, event: Event) -> None:
         if type(event) is Admitted:
+            self.admitted = True
             if not event.resumed:
                 self.cached_tokens, self.miss = event.cached_tokens, event.miss
         elif type(event) is PromptScored:

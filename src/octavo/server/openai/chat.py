@@ -43,7 +43,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
     messages = chat_messages(service, body.messages)
     ids = await chat_ids(service, body, messages)
     echoed = _echoed(body, messages)
-    prompt = truncated(service, body, Prompt(tuple(ids)), asked)
+    prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
     job = make_job(service, exchange, body, [prompt], asked, _scores(body))
     await respond(exchange, body, job, ChatShape(service, body, job, echoed))
 

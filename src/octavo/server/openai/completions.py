@@ -17,7 +17,7 @@ from octavo.server.openai.intake import (
 )
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
-from octavo.server.openai.params import Asked, Scores, asked_length
+from octavo.server.openai.params import Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import CompletionRequest
 from octavo.server.service import Service
@@ -34,7 +34,8 @@ async def complete(service: Service, exchange: Exchange) -> None:
     check_stream_options(body)
     check_choices(service, body, len(body.prompt))
     asked = asked_length(body, DEFAULT_MAX_TOKENS)
-    prompts = await _prompts(service, body, asked)
+    context = service.context(exchange.tenant)
+    prompts = [truncated(context, body, prompt, asked) for prompt in await _prompts(service, body)]
     job = make_job(service, exchange, body, prompts, asked, _scores(body))
     await respond(exchange, body, job, CompletionShape(service, body, job, prompts))
 
@@ -47,7 +48,7 @@ def _scores(body: CompletionRequest) -> Scores:
     return Scores(body.logprobs, (low if low < 0 else max(both)) if both else None)
 
 
-async def _prompts(service: Service, body: CompletionRequest, asked: Asked) -> list[Prompt]:
+async def _prompts(service: Service, body: CompletionRequest) -> list[Prompt]:
     """The prompts as ids. Raises ApiError 400 for an empty one, or an id outside the vocabulary."""
     given = body.prompt
 
@@ -56,8 +57,7 @@ async def _prompts(service: Service, body: CompletionRequest, asked: Asked) -> l
             _from_text(service, body, each) if isinstance(each, str) else _from_ids(service, each) for each in given
         ]
 
-    prompts = await service.off_loop(sum(map(len, given)), encoded)
-    return [truncated(service, body, prompt, asked) for prompt in prompts]
+    return await service.off_loop(sum(map(len, given)), encoded)
 
 
 def _from_text(service: Service, body: CompletionRequest, text: str) -> Prompt:

@@ -80,13 +80,12 @@ def most_tokens(service: Service, body: Sampling) -> int | None:
     return service.facts.capacity.max_model_len if body.truncate_prompt_tokens is None else None
 
 
-def truncated(service: Service, body: Sampling, prompt: Prompt, asked: Asked) -> Prompt:
-    """The prompt's last tokens, where the client asked for that: `truncate_prompt_tokens` of them, or all that fit."""
+def truncated(context: int, body: Sampling, prompt: Prompt, asked: Asked) -> Prompt:
+    """The prompt's last tokens, where the client asked for that: so many, or all that `context` has room for."""
     count = body.truncate_prompt_tokens
     if count is None:
         return prompt
     if count == -1:
-        context = service.facts.capacity.max_model_len
         count = max(1, context - min(asked.max_tokens or 1, context - 1))
     if count < 1:
         raise invalid(f"truncate_prompt_tokens must be an integer from 1, or -1, got {count}", "truncate_prompt_tokens")

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.config.tenants import Tenant
 from octavo.core.misses import Miss
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
@@ -62,6 +63,13 @@ class Job:
     def miss(self) -> Miss | None:
         """Why the first of the prompts that the prefix cache did not have to its end was missed."""
         return next((answer.miss for answer in self.answers if answer.miss is not None), None)
+
+    @property
+    def spent(self) -> int:
+        """The tokens that a tenant's quota counts: of all prompts that were looked at, and of all answers."""
+        prompts = zip(self.requests, self.answers, strict=True)
+        looked_at = sum(len(request.prompt) for request, answer in prompts if answer.admitted)
+        return looked_at + sum(answer.completion_tokens for answer in self.answers)
 
     async def run(self, sink: Sink) -> None:
         """Feeds `sink` until each choice has ended. Raises ApiError, and then nothing is left running."""
@@ -126,25 +134,34 @@ def make_job(
     """Checks all that can be checked before the engine sees it. Raises ApiError 400."""
     capacity = service.facts.capacity
     param = "prompt" if "prompt" in type(body).model_fields else "messages"
-    strict, context = service.config.server.strict, capacity.max_model_len
-    limits = [asked.limit(len(prompt.ids), context, param, strict=strict) for prompt in prompts]
+    strict, context = service.config.server.strict, service.context(exchange.tenant)
+    flag = "--max-model-len" if context == capacity.max_model_len else "max_tokens_per_request of the tenant"
+    limits = [asked.limit(len(prompt.ids), context, param, strict=strict, flag=flag) for prompt in prompts]
     eos = service.tokenizer.eos_token_ids
     params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores) for limit in set(limits)}
     seed = service.seed(body.seed)
     _tell(exchange, seed, asked, min(limits))
     pairs = [(prompt, params[limit]) for prompt, limit in zip(prompts, limits, strict=True)]
-    requests = _requests(service, body, seed, pairs)
+    requests = _requests(service, exchange.tenant, body, seed, pairs)
+    if exchange.spending is not None:
+        exchange.spending.charge(_most_spent(requests, asked), "max_tokens" if asked.explicit else param)
     ids = bool(body.return_token_ids)
     answers = [Answer(service.tokenizer, request.params, return_ids=ids) for request in requests]
     return Job(service, requests, answers, asked.prompt_only)
 
 
+def _most_spent(requests: Sequence[Request], asked: Asked) -> int:
+    """What a tenant's quota must have room for: the prompts, and the answers where their length was asked for."""
+    answers = sum((request.params.max_tokens or 0) * request.params.num_choices for request in requests)
+    return sum(len(request.prompt) for request in requests) + (answers if asked.explicit else 0)
+
+
 def _requests(
-    service: Service, body: Sampling, seed: int, prompts: Sequence[tuple[Prompt, SamplingParams]]
+    service: Service, tenant: Tenant, body: Sampling, seed: int, prompts: Sequence[tuple[Prompt, SamplingParams]]
 ) -> list[Request]:
     name, arrival_s = secrets.token_hex(8), now()
-    priority = checked_priority(body.priority, service.config.scheduler.scheduling_policy)
-    space = namespace(body.cache_salt)
+    priority = checked_priority(body.priority, service.config.scheduler.scheduling_policy, tenant)
+    space = namespace(tenant, body.cache_salt)
     return [
         Request(
             request_id=f"{name}-{index}",
@@ -154,6 +171,7 @@ def _requests(
             arrival_s=arrival_s,
             priority=priority,
             namespace=space,
+            tenant=tenant.name,
         )
         for index, (prompt, params) in enumerate(prompts)
     ]

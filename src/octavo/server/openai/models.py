@@ -11,7 +11,7 @@ from octavo.server.service import Service
 
 async def list_models(service: Service, exchange: Exchange) -> None:
     """The model that is served, once under each of its names."""
-    cards = [_card(service, name) for name in service.names]
+    cards = [_card(service, exchange, name) for name in service.names]
     await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
 
 
@@ -20,10 +20,10 @@ async def show_model(service: Service, exchange: Exchange) -> None:
     name = exchange.path.removeprefix("/v1/models/")
     if name not in service.names:
         raise unknown_model(name, service.names)
-    await exchange.reply(200, msgspec.json.encode(_card(service, name)))
+    await exchange.reply(200, msgspec.json.encode(_card(service, exchange, name)))
 
 
-def _card(service: Service, name: str) -> dict[str, Any]:
+def _card(service: Service, exchange: Exchange, name: str) -> dict[str, Any]:
     facts = service.facts
     return {
         "id": name,
@@ -32,5 +32,5 @@ def _card(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "octavo",
         "root": facts.model,
         "parent": None,
-        "max_model_len": facts.capacity.max_model_len,
+        "max_model_len": service.context(exchange.tenant),
     }

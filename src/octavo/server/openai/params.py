@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.config.tenants import HIGHEST_PRIORITY, LOWEST_PRIORITY, NOBODY, PRIVATE, Tenant
 from octavo.core.sampling import ParameterError, SamplingParams, check_token_ids
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.schema import Sampling
-
-_PRIORITIES = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +20,25 @@ class Asked:
     prompt_only: bool = False
     """`echo` with 0 tokens: the engine must generate one, and the client does not see it."""
 
-    def limit(self, prompt_len: int, max_model_len: int, param: str, *, strict: bool = False) -> int:
+    def limit(
+        self, prompt_len: int, max_model_len: int, param: str, *, strict: bool = False, flag: str = "--max-model-len"
+    ) -> int:
         """The most tokens to generate after such a prompt. Raises ApiError 400 where the context has no room left.
 
-        `strict`: also where it has less than the client asked for.
+        `strict`: also where it has less than the client asked for. `flag` is what set the context's length.
         """
         room = max_model_len - prompt_len
         if room < 1 or (strict and self.explicit and self.max_tokens is not None and self.max_tokens > room):
-            raise self._too_long(prompt_len, max_model_len, param)
+            raise self._too_long(prompt_len, max_model_len, param, flag)
         if self.prompt_only:
             return 1
         return room if self.max_tokens is None else min(self.max_tokens, room)
 
-    def _too_long(self, prompt_len: int, max_model_len: int, param: str) -> ApiError:
+    def _too_long(self, prompt_len: int, max_model_len: int, param: str, flag: str) -> ApiError:
         return ApiError(
             400,
             f"the prompt has {prompt_len} tokens and {self._wish}, but the context holds {max_model_len} "
-            f"(--max-model-len); truncate_prompt_tokens cuts the prompt",
+            f"({flag}); truncate_prompt_tokens cuts the prompt",
             param=param,
             code="context_length_exceeded",
         )
@@ -139,21 +140,39 @@ def _named(error: ParameterError, names: Mapping[str, str]) -> ApiError:
     return invalid(str(error).replace(error.field, name, 1), name)
 
 
-def namespace(cache_salt: str | None) -> bytes:
-    """Whose cached prompts a request may share: those of the same salt."""
+def namespace(tenant: Tenant, cache_salt: str | None) -> bytes:
+    """Whose cached prompts a request may share: those of its tenant, or of the tenant's group, with the same salt.
+
+    What a client sends can only make this narrower: a digest of the tenant's part comes before it.
+    """
+    group = tenant.rules.cache
+    whose = (
+        b""
+        if tenant is NOBODY
+        else b"tenant:" + tenant.name.encode()
+        if group == PRIVATE
+        else b"group:" + group.encode()
+    )
+    space = hashlib.sha256(whose).digest()[:16] if whose else b""
     if cache_salt is None:
-        return b""
+        return space
     if not cache_salt:
         raise invalid("cache_salt must be a non-empty string or null", "cache_salt")
-    return hashlib.sha256(b"salt:" + cache_salt.encode()).digest()[:16]
+    return hashlib.sha256(space + b"salt:" + cache_salt.encode()).digest()[:16]
 
 
-def checked_priority(priority: int | None, policy: str) -> int:
-    """Raises ApiError where a priority is given and the scheduler does not look at it."""
-    if not priority:
-        return 0
-    if policy != "priority":
+def checked_priority(priority: int | None, policy: str, tenant: Tenant) -> int:
+    """The request's priority, or its tenant's where it gives none.
+
+    Raises ApiError where the scheduler does not look at it, or the tenant may not ask for so much.
+    """
+    if priority is None:
+        return tenant.rules.priority
+    if priority and policy != "priority":
         raise invalid(f"priority is {priority}, but the server runs with --scheduling-policy {policy}", "priority")
-    if not -_PRIORITIES <= priority < _PRIORITIES:
+    if not HIGHEST_PRIORITY <= priority <= LOWEST_PRIORITY:
         raise invalid(f"priority must be an integer of 32 bits, got {priority}", "priority")
+    if priority < tenant.rules.most_urgent:
+        message = f"priority is {priority}, but {tenant.name} may give no lower number than {tenant.rules.most_urgent}"
+        raise invalid(f"{message} (highest_priority of the tenant)", "priority")
     return priority
