@@ -235,6 +235,7 @@ def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
         max_num_seqs=scheduler.max_num_seqs,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         enable_prefix_caching=config.cache.enable_prefix_caching,
+        prefix_match_unit=config.cache.prefix_match_unit,
         max_num_partial_prefills=scheduler.max_num_partial_prefills,
         long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
         scheduling_policy=scheduler.scheduling_policy,

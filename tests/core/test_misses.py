@@ -99,7 +99,7 @@ def test_while_another_computes_the_very_block_that_is_the_reason() -> None:
     replica.step()
     cache, (waiting,) = replica.scheduler.cache, replica.scheduler.roster.waiting
     hit = cache.look_up(waiting)
-    assert len(hit) == 1 and reason(cache.why_missed(waiting, hit, 0.0)) is MissReason.STILL_COMPUTING
+    assert len(hit.whole) == 1 and reason(cache.why_missed(waiting, hit, 0.0)) is MissReason.STILL_COMPUTING
     replica.run()
     assert replica.outcomes["equal"].cached_tokens == 8
 

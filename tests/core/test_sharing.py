@@ -1,9 +1,13 @@
 """The prefix cache as the scheduler uses it: hits, the last token, equal prompts that arrive together, isolation."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.core.events import BlockEvicted, BlockStored
+from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import BlockCopy
+from octavo.core.siblings import num_common
 from tests.core.replica import Replica, alone, limits, request
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 0, 1, 3]
@@ -45,6 +49,104 @@ def test_where_the_copy_does_not_fit_the_last_block_is_computed_instead() -> Non
     ask_twice(replica, PROMPT[:8], max_tokens=1)
     assert replica.outcomes["second"].cached_tokens == 4
     assert replica.outcomes["first"].ids() == replica.outcomes["second"].ids()
+
+
+SIXTEEN = [1, 2, 3, 4, 5, 6, 7, 0, 1, 3, 5, 7, 2, 4, 6, 0]
+
+
+def halves(**changes: object) -> Replica:
+    """Blocks of 8 tokens, hit by fours."""
+    return Replica(limits(**{"block_size": 8, "prefix_match_unit": 4, "num_blocks": 20, **changes}))
+
+
+@pytest.mark.parametrize("common", range(8, 16))
+def test_a_block_that_begins_alike_is_hit_in_part_by_copying_it(common: int) -> None:
+    replica = halves()
+    replica.submit(request("first", SIXTEEN, max_tokens=1))
+    replica.run()
+    other = [*SIXTEEN[:common], *[(token + 1) % 8 for token in SIXTEEN[common:]], 5]
+    replica.submit(request("second", other, max_tokens=3))
+    replica.run()
+    cached = 8 + (common - 8) // 4 * 4
+    plan = next(plan for plan in replica.plans if plan.work and plan.work[0].request_id == "second")
+    assert replica.outcomes["second"].cached_tokens == plan.work[0].start == cached
+    assert [copy.target for copy in plan.copies] == [plan.work[0].block_ids[1]] * (cached > 8)
+    assert replica.outcomes["second"].ids() == alone(request("r", other, max_tokens=3), limits()).ids()
+
+
+def test_even_the_first_block_is_hit_in_part() -> None:
+    replica = halves()
+    ask_twice(replica, SIXTEEN)
+    replica.submit(request("other", [*SIXTEEN[:5], 0, 0, 0, 0]))
+    replica.run()
+    assert replica.outcomes["other"].cached_tokens == 4
+
+
+def test_the_end_of_a_prompt_is_found_within_a_longer_one() -> None:
+    replica = halves()
+    ask_twice(replica, SIXTEEN)
+    for length, cached in ((11, 8), (12, 11), (13, 12), (15, 12), (16, 15)):
+        replica.submit(request(f"r{length}", SIXTEEN[:length], max_tokens=1))
+        replica.run()
+        assert replica.outcomes[f"r{length}"].cached_tokens == cached, "the last token is always computed"
+
+
+def test_the_likest_of_several_is_hit() -> None:
+    replica = halves(prefix_match_unit=1)
+    for number, common in enumerate((9, 13, 11)):
+        replica.submit(request(f"r{number}", [*SIXTEEN[:common], *[number + 5] * (16 - common)], max_tokens=1))
+        replica.run()
+    replica.submit(request("other", SIXTEEN, max_tokens=1))
+    replica.run()
+    assert replica.outcomes["other"].cached_tokens == 13
+
+
+def test_from_the_block_size_on_blocks_are_hit_as_a_whole_only() -> None:
+    replica = halves(prefix_match_unit=8)
+    ask_twice(replica, SIXTEEN)
+    replica.submit(request("other", [*SIXTEEN[:15], 1, 1], max_tokens=1))
+    replica.run()
+    assert replica.outcomes["other"].cached_tokens == 8
+
+
+def test_nothing_is_copied_where_the_pool_is_short() -> None:
+    """To hold a block beside its copy takes one more than to compute it: three blocks are just the prompt's own."""
+    replica = halves(num_blocks=3)
+    replica.submit(request("first", SIXTEEN, max_tokens=1))
+    replica.run()
+    replica.submit(request("other", [*SIXTEEN[:14], 1, 1, 1, 1], max_tokens=1))
+    replica.run()
+    admitted = replica.outcomes["other"].admissions[0]
+    assert admitted.cached_tokens == 8 and admitted.miss == Miss(MissReason.NO_ROOM_TO_COPY, 8)
+
+
+def test_a_part_of_a_block_is_not_hit_across_namespaces() -> None:
+    replica = halves()
+    replica.submit(request("a", SIXTEEN, namespace=b"a"))
+    replica.run()
+    replica.submit(request("b", [*SIXTEEN[:14], 1, 1], namespace=b"b"))
+    replica.run()
+    assert replica.outcomes["b"].cached_tokens == 0
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=11), min_size=1, max_size=5),
+    last=st.lists(st.integers(0, 1), min_size=1, max_size=11),
+    size=st.sampled_from([1, 2, 4]),
+    unit=st.integers(1, 4),
+)
+def test_the_hit_is_the_longest_beginning_that_any_full_block_has(
+    prompts: list[list[int]], last: list[int], size: int, unit: int
+) -> None:
+    replica = Replica(limits(block_size=size, prefix_match_unit=unit, num_blocks=60))
+    for number, prompt in enumerate([*prompts, last]):
+        replica.submit(request(f"r{number}", prompt, max_tokens=1))
+        replica.run()
+    full = [prompt[: len(prompt) // size * size] for prompt in prompts]
+    common = max(num_common(prompt, last) for prompt in full)
+    part = common % size // unit * unit
+    due = min(common // size * size + part, len(last) - 1)
+    assert replica.outcomes[f"r{len(prompts)}"].cached_tokens == due
 
 
 def test_generated_tokens_are_found_by_the_next_turn() -> None:

@@ -33,6 +33,7 @@ def draw_limits(draw: st.DrawFn) -> Limits:
         max_num_seqs=draw(st.one_of(st.integers(1, 6), st.integers(3, 6))),
         max_num_batched_tokens=draw(st.integers(1, 8)),
         enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
+        prefix_match_unit=draw(st.integers(1, 4)),
         max_num_partial_prefills=draw(st.integers(1, 2)),
         long_prefill_token_threshold=draw(st.integers(0, 3)),
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),

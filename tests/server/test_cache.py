@@ -30,12 +30,38 @@ def test_a_miss_says_why_in_usage_and_header(site: Site) -> None:
     }
 
 
-def test_a_whole_hit_has_no_reason(site: Site) -> None:
+def computed(site: Site, prompt: Any, **fields: Any) -> tuple[int, dict[str, Any]]:
+    """How many tokens the engine computes for a prompt until its first answer, and what the client is told."""
+    before = site.metric("vllm:iteration_tokens_total_sum")
+    told = details(site.complete(prompt, max_tokens=1, **fields))
+    return int(site.metric("vllm:iteration_tokens_total_sum") - before), told
+
+
+def test_a_fully_cached_aligned_prompt_computes_one_token(site: Site) -> None:
     ids = site.tokenizer.encode("a prompt that ends where a block does")[: 2 * BLOCK_SIZE]
     site.complete(ids, max_tokens=1)
-    again = site.complete(ids, max_tokens=1)
-    assert details(again) == {"cached_tokens": 2 * BLOCK_SIZE - 1}
-    assert "x-octavo-cache-miss" not in again.headers
+    assert computed(site, ids) == (1, {"cached_tokens": 2 * BLOCK_SIZE - 1})
+    assert "x-octavo-cache-miss" not in site.complete(ids, max_tokens=1).headers
+
+
+def test_a_prompt_that_parts_within_a_block_computes_what_is_new(site: Site) -> None:
+    ids = site.tokenizer.encode("a prompt that parts from another within a block")[: 2 * BLOCK_SIZE]
+    site.complete(ids, max_tokens=1)
+    other = [*ids[: BLOCK_SIZE + 5], *[ids[0] + 1] * 4]
+    part = {"cached_tokens": BLOCK_SIZE + 4, "cache_miss_reason": "tokens_differ_at", "cache_miss_at": BLOCK_SIZE + 5}
+    assert computed(site, other) == (5, part)
+
+
+def test_a_salt_shows_nothing_of_another_s_prompts_not_even_by_the_work_that_they_save(site: Site) -> None:
+    """The timing self-test, by what takes the time: a prompt costs as much as if nobody had ever sent it."""
+    ids = site.tokenizer.encode("what one user asks, another cannot find out by asking it too")
+    cold = computed(site, ids, cache_salt="one")
+    assert cold[0] == len(ids) and cold[1]["cached_tokens"] == 0
+    for length in range(1, len(ids)):
+        assert computed(site, ids[:length], cache_salt=f"another {length}")[0] == length
+    assert computed(site, ids, cache_salt="another")[0] == len(ids)
+    assert computed(site, ids)[0] == len(ids), "and who has no salt shares with none that has"
+    assert computed(site, ids, cache_salt="one")[0] < BLOCK_SIZE
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

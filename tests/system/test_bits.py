@@ -3,7 +3,7 @@ tokens and their logprobs are the same floats."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +146,18 @@ def test_in_chunks(default_model, isa, size, alone):
 
 
 def test_cached(default_model, isa, size, alone):
+    """Hit up to the middle of a block, whose copy goes on with other tokens; then hit whole."""
+    common = size.length - 2
     with replica(default_model, isa) as built:
-        play(built, asked(size, "before"))
-        script = play(built, asked(size))
-    hits = {event.request_id: event.cached_tokens for event in script.events if isinstance(event, Admitted)}
-    assert min(hits.values()) >= size.length // 16 * 16
-    assert answers(script, size) == alone
+        play(built, [replace(one, prompt=(*one.prompt[:common], *range(50, 70))) for one in asked(size, "before")])
+        in_part, whole = play(built, asked(size)), play(built, asked(size))
+    assert hits(in_part) == [common // 4 * 4] * 2 and common // 4 * 4 % 16
+    assert min(hits(whole)) >= size.length // 16 * 16
+    assert answers(in_part, size) == answers(whole, size) == alone
+
+
+def hits(script: Script) -> list[int]:
+    return [event.cached_tokens for event in script.events if isinstance(event, Admitted)]
 
 
 def test_preempted(default_model, isa, size, alone):

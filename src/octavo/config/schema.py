@@ -147,6 +147,13 @@ class CacheConfig:
         aliases=("--num-gpu-blocks-override",),
     )
     enable_prefix_caching: bool = option(True, help="reuse the KV of equal prompt beginnings")
+    prefix_match_unit: int = option(
+        4,
+        help="a cached block is hit in part, by copying it, if so many tokens or a multiple are equal; from the block "
+        "size on it is hit as a whole only",
+        unit="tokens",
+        at_least=1,
+    )
     prefix_caching_hash_algo: str = option(
         "sha256", help="how the keys of cached blocks are digested", choices=("sha256", "blake2b")
     )

@@ -1,6 +1,7 @@
 """KvCache: the blocks of one replica, what is in them, and who may share it. The scheduler decides; this knows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from octavo.core.choice import Choice
 from octavo.core.claims import Claims
@@ -11,10 +12,33 @@ from octavo.core.lease import Lease
 from octavo.core.misses import History, Miss, MissReason, Sought, why_missed
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
-from octavo.core.types import Limits
+from octavo.core.types import NO_BLOCK, Limits, TokenId
 
-Hit = tuple[CachedBlock, ...]
-"""Cached blocks that hold a sequence's first tokens, from the first block on."""
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Cached blocks that hold the first `num_tokens` tokens of a sequence.
+
+        whole    [ b0 ][ b1 ]            hold exactly its tokens
+        tail                [ b2 : .. ]  begins with its tokens and then goes on with others
+        tokens   0 ............... num_tokens
+
+    Where the tokens end within a block, the sequence goes on in a copy of it. That is so with a tail, and where all
+    tokens are in whole blocks: the last token is computed again, for its logits.
+    """
+
+    whole: tuple[CachedBlock, ...] = ()
+    tail: CachedBlock | None = None
+    num_tokens: int = 0
+    cut: bool = False
+    """There was more, and no room for the copy."""
+
+    @property
+    def blocks(self) -> tuple[CachedBlock, ...]:
+        return self.whole if self.tail is None else (*self.whole, self.tail)
+
+
+NO_HIT = Hit()
 
 
 class KvCache:
@@ -34,6 +58,7 @@ class KvCache:
         self._enabled = limits.enable_prefix_caching
         self._block_size = limits.block_size
         self._slides = any(window is not None for window in limits.windows)
+        self._unit = limits.prefix_match_unit
 
     def new_chain(self, namespace: bytes) -> KeyChain:
         """The keys of a sequence that may share blocks within `namespace`: none yet."""
@@ -53,30 +78,42 @@ class KvCache:
         """The longest hit for all that it knows. Keys are hashed once and kept; the cache itself does not change."""
         if self._enabled:
             choice.chain.extend(choice.tokens)
-        return self.index.match(choice.chain) if self.reads(choice) else ()
+        return self.find(choice.chain, choice.tokens) if self.reads(choice) else NO_HIT
 
-    def shorter(self, choice: Choice, hit: Hit) -> Hit:
-        """The longest hit with fewer blocks than this one."""
-        return self.index.match(choice.chain, len(hit) - 1)
+    def find(self, chain: KeyChain, tokens: Sequence[TokenId]) -> Hit:
+        """The longest hit for `tokens`, of which `chain` has the keys; never all of them. Pure."""
+        whole = self.index.match(chain)
+        most, start = len(tokens) - 1, len(whole) * self._block_size
+        if start >= most or self._unit >= self._block_size:
+            return Hit(whole, None, min(start, most))
+        nearest = self.index.nearest(chain.under(len(whole)), whole[-1] if whole else None, self._piece(tokens, start))
+        tail, num_common = nearest if nearest and NO_BLOCK not in nearest[0].blocks else (None, 0)
+        num_tokens = min(start + num_common // self._unit * self._unit, most)
+        return Hit(whole, tail if num_tokens > start else None, num_tokens)
+
+    def without_copy(self, choice: Choice, hit: Hit) -> Hit:
+        """As much of a hit as whole blocks hold, to be continued in blocks of its own."""
+        whole = self.index.match(choice.chain, hit.num_tokens // self._block_size)
+        return Hit(whole, None, len(whole) * self._block_size, cut=True)
+
+    def copies(self, hit: Hit) -> bool:
+        """Does the sequence go on in a copy of the last block?"""
+        return hit.num_tokens % self._block_size != 0
 
     def is_in_work(self, choice: Choice, hit: Hit) -> bool:
-        """Does a step in the making compute the very block that comes after the hit?"""
-        return self.reads(choice) and self.claims.is_in_work(choice, len(hit))
-
-    def covers_all(self, choice: Choice, hit: Hit) -> bool:
-        """Is every known token cached? The last one is computed again all the same, for its logits."""
-        return len(hit) * self._block_size == len(choice.tokens)
+        """Does a step in the making compute the very block that comes after the whole ones?"""
+        return self.reads(choice) and self.claims.is_in_work(choice, len(hit.whole))
 
     def num_blocks_needed(self, choice: Choice, hit: Hit) -> int:
         """Free blocks that it takes at most at once, until all its known tokens are computed.
 
         New ones, cached ones that it revives, and copied tails; of a group with a window never more than it can hold.
         """
-        groups, refs, num_tokens = self.groups, self.pool.refs, len(choice.tokens)
-        num_new = groups.blocks_for(num_tokens) - len(hit)
-        num_blocks = self.covers_all(choice, hit) * groups.num_groups
+        groups, refs, num_tokens, blocks = self.groups, self.pool.refs, len(choice.tokens), hit.blocks
+        num_new = groups.blocks_for(num_tokens) - len(blocks)
+        num_blocks = self.copies(hit) * groups.num_groups
         for group, window in enumerate(groups.windows):
-            held = hit[groups.first_read(window, choice.computed) :]
+            held = blocks[groups.first_read(window, hit.num_tokens) :]
             num_revived = sum([not refs[entry.blocks[group]] for entry in held])
             num_blocks += min(num_new + num_revived, groups.most_held(window, num_tokens))
         return num_blocks
@@ -95,20 +132,22 @@ class KvCache:
             return Miss(MissReason.DISABLED, 0)
         if not self.reads(choice):
             return Miss(MissReason.PROMPT_LOGPROBS, 0)
-        if self.claims.has(choice.chain, len(hit)):
-            return Miss(MissReason.STILL_COMPUTING, choice.computed)
-        tenant = choice.request.tenant
-        sought = Sought(choice.chain, choice.tokens, tenant, len(hit), choice.computed, self._block_size)
-        return why_missed(sought, hit[-1] if hit else None, self.index, self.history, now)
+        if hit.cut:
+            return Miss(MissReason.NO_ROOM_TO_COPY, hit.num_tokens)
+        if self.claims.has(choice.chain, len(hit.whole)):
+            return Miss(MissReason.STILL_COMPUTING, hit.num_tokens)
+        tenant, size = choice.request.tenant, self._block_size
+        sought = Sought(choice.chain, choice.tokens, tenant, len(hit.whole), hit.num_tokens, size)
+        return why_missed(sought, hit.whole[-1] if hit.whole else None, self.index, self.history, now)
 
     # ---- leases ----
 
-    def take(self, choice: Choice, hit: Hit, num_cached: int) -> None:
+    def take(self, choice: Choice, hit: Hit) -> None:
         """Gives a choice a lease on its hit and the claim to the block that it computes next."""
         if self._enabled:
             self.history.note_namespace(choice.request.tenant, choice.chain.under(0))
-        choice.lease = self.new_lease(hit, num_cached)
-        choice.next_full = self._next_full(num_cached)
+        choice.lease = self.new_lease(hit.blocks, hit.num_tokens)
+        choice.next_full = self._next_full(hit.num_tokens)
         self.claims.renew(choice)
 
     def publish(self, choice: Choice) -> None:
@@ -125,6 +164,9 @@ class KvCache:
         """Takes a choice's lease and claim away. Idempotent."""
         choice.lease.release()
         self.claims.drop(choice)
+
+    def _piece(self, tokens: Sequence[TokenId], start: int) -> tuple[TokenId, ...]:
+        return tuple(tokens[start : start + self._block_size])
 
     def _next_full(self, num_computed: int) -> int:
         return (num_computed // self._block_size + 1) * self._block_size

@@ -30,7 +30,8 @@ class MissReason(StrEnum):
     TOKENS_DIFFER = "tokens_differ_at"
     """What is cached goes on with other tokens from there."""
     SHORTER_THAN_BLOCK = "shorter_than_block"
-    """What is left of the prompt, or all that it shares with another, is less than a block: only full ones are kept."""
+    """What is left of the prompt is less than a block, and only full ones are kept; or all that it shares with another
+    is, and less than --prefix-match-unit."""
     EVICTED = "evicted"
     """The very block was cached, or one that a window reads before it, and another took its place."""
     STILL_COMPUTING = "still_computing"
@@ -153,8 +154,7 @@ def _beside(sought: Sought, nearest: tuple[CachedBlock, int] | None) -> Miss:
         return Miss(MissReason.SHORTER_THAN_BLOCK if short else MissReason.NEVER_SEEN, sought.num_cached)
     entry, common = nearest
     if common == sought.block_size:
-        to_copy = sought.start + common == len(sought.tokens)
-        return Miss(MissReason.NO_ROOM_TO_COPY if to_copy else MissReason.EVICTED, sought.num_cached)
+        return Miss(MissReason.EVICTED, sought.num_cached)
     if common == len(sought.piece):
         return Miss(MissReason.SHORTER_THAN_BLOCK, sought.num_cached)
     short = common > 0 and not sought.num_cached

@@ -277,14 +277,14 @@ class Scheduler:
         return lacks
 
     def _try_enter(self, choice: Choice, hit: Hit, budget: StepBudget, now: float) -> Later | None:
-        """With the whole hit, or else without its last block: copying that one takes a block more than computing it."""
+        """With the whole hit, or else without a copy: to hold a block beside its copy takes one more than computing."""
         lacks = self._enter(choice, hit, budget, now)
-        if lacks is not None and lacks.resource == "blocks" and self.cache.covers_all(choice, hit):
-            lacks = self._enter(choice, self.cache.shorter(choice, hit), budget, now)
+        if lacks is not None and lacks.resource == "blocks" and self.cache.copies(hit):
+            lacks = self._enter(choice, self.cache.without_copy(choice, hit), budget, now)
         return lacks
 
     def _enter(self, choice: Choice, hit: Hit, budget: StepBudget, now: float) -> Later | None:
-        choice.computed = min(len(hit) * self.limits.block_size, len(choice.tokens) - 1)
+        choice.computed = hit.num_tokens
         num_blocks = self.cache.num_blocks_needed(choice, hit)
         need = Need(choice.num_left, self._chunk_of(choice, budget), num_blocks, choice.width)
         admission = budget.try_admit(need, keep_free=self._watermark if self.roster.running else 0)
@@ -295,18 +295,18 @@ class Scheduler:
         return None
 
     def _start(self, choice: Choice, hit: Hit, num_tokens: int, now: float) -> None:
-        num_cached, resumed = choice.computed, choice.state is ChoiceState.PREEMPTED
+        resumed = choice.state is ChoiceState.PREEMPTED
         miss = None if resumed else self.cache.why_missed(choice, hit, now)
         self.roster.admit(choice)
         choice.passed = 0
-        self.cache.take(choice, hit, num_cached)
+        self.cache.take(choice, hit)
         copies = choice.lease.append_slots(num_tokens)
         if copies is None:
             raise RuntimeError(f"{choice.request_id} was admitted without the blocks for its first chunk")
         self._grant(choice, num_tokens, copies)
-        self._events.append(Admitted(choice.request_id, choice.index, now, num_cached, resumed, miss))
+        self._events.append(Admitted(choice.request_id, choice.index, now, hit.num_tokens, resumed, miss))
         if not resumed:
-            self.cache.count(choice, num_cached)
+            self.cache.count(choice, hit.num_tokens)
 
     # ---- preemption ----
 

@@ -47,6 +47,8 @@ class Limits:
     max_num_batched_tokens: int = 2048
     """Tokens computed in one step, over all choices."""
     enable_prefix_caching: bool = True
+    prefix_match_unit: int = 4
+    """A cached block may be hit in part, by so many tokens or a multiple; from the block size on only as a whole."""
     max_num_partial_prefills: int = 1
     """Requests that may be in the middle of a chunked prefill at once."""
     long_prefill_token_threshold: int = 0
@@ -76,6 +78,7 @@ _LOWEST_LIMITS = {
     "max_num_seqs": 1,
     "max_num_batched_tokens": 1,
     "max_num_partial_prefills": 1,
+    "prefix_match_unit": 1,
     "long_prefill_token_threshold": 0,
     "max_num_queued_reqs": 0,
     "max_num_queued_tokens": 0,
