@@ -98,7 +98,7 @@ class KvCache:
 
     def copies(self, hit: Hit) -> bool:
         """Does the sequence go on in a copy of the last block?"""
-        return hit.num_tokens % self._block_size != 0
+        return hit.num_tokens < len(hit.blocks) * self._block_size
 
     def is_in_work(self, choice: Choice, hit: Hit) -> bool:
         """Does a step in the making compute the very block that comes after the whole ones?"""
