@@ -6,11 +6,11 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 if TYPE_CHECKING:
     from octavo.boot import LLM
-    from octavo.core.sampling import SamplingParams
+    from octavo.core.sampling import SamplingParams, StructuredOutputsParams
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from octavo.core.sampling import SamplingParams
 
         return SamplingParams
+    if name == "StructuredOutputsParams":
+        from octavo.core.structured import StructuredOutputsParams
+
+        return StructuredOutputsParams
     raise AttributeError(f"module 'octavo' has no attribute {name!r}")

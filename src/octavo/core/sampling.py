@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal
 
+from octavo.core.parameter import ParameterError, shown
+from octavo.core.structured import StructuredOutput, StructuredOutputsParams
+
+__all__ = ["ParameterError", "SamplingParams", "StructuredOutput", "StructuredOutputsParams", "check_token_ids"]
+
 MAX_LOGPROBS = 128
 MAX_CHOICES = 128
 MAX_STOPS = 1024
 MAX_BIAS = 100
-_MOST_SHOWN = 120
-"""Characters of a value that an error quotes."""
 _PAIRS: tuple[type[Any], ...] = (tuple, list)
 _MAPPINGS: tuple[type[Any], ...] = (Mapping,)
 _NO_LISTS: tuple[type[Any], ...] = (str, bytes, Mapping)
@@ -22,23 +25,6 @@ MAX_LENGTH_PENALTY = 10
 EarlyStopping = bool | Literal["never"]
 MAX_STOP_CHARS, MAX_STOPS_CHARS = 1_000, 4_096
 """Of one stop string, and of all of them: looking for them takes some hundred bytes for each character."""
-
-
-class ParameterError(ValueError):
-    """A sampling parameter outside its range: names the field, the value and what is allowed."""
-
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} must be {allowed}, got {_shown(value)}")
-        self.field = field
-
-
-def _shown(value: object) -> str:
-    """What the value is, in few words whatever it is: some cannot be written at all, as integers of 5000 digits."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"a value of type {type(value).__name__} that is too large to show"
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +76,8 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     """None: all of the vocabulary."""
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutput | None = None
+    """The form that the text must have. Takes a StructuredOutputsParams too."""
 
     def __post_init__(self) -> None:
         canonical = {
@@ -98,6 +86,7 @@ class SamplingParams:
             "logit_bias": _canonical_bias(self.logit_bias),
             "top_k": 0 if self.top_k == -1 else self.top_k,
             "allowed_token_ids": _sorted_ids("allowed_token_ids", self.allowed_token_ids),
+            "structured_outputs": _structured(self.structured_outputs),
         }
         for name, value in canonical.items():
             object.__setattr__(self, name, value)
@@ -143,6 +132,14 @@ def _sorted_ids(name: str, value: Any) -> tuple[int, ...] | None:
     return None if value is None else tuple(sorted(set(_token_ids(name, value))))
 
 
+def _structured(value: Any) -> StructuredOutput | None:
+    if isinstance(value, StructuredOutputsParams):
+        return value.output()
+    if value is not None and not isinstance(value, StructuredOutput):
+        raise ParameterError("structured_outputs", value, "a StructuredOutputsParams, or None")
+    return value
+
+
 def _integer(name: str, value: Any) -> int:
     """Integers of every kind, as numpy's, become the language's own: that is what the wire and the hashes know."""
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -160,7 +157,7 @@ def _bias_pair(pair: Any) -> tuple[int, float]:
         raise ParameterError("logit_bias", pair, "a mapping from token ids to numbers, or a list of such pairs")
     token, value = _bias_token(pair[0]), pair[1]
     if not _is_number(value) or not -MAX_BIAS <= value <= MAX_BIAS:  # some integers are too large for a float
-        raise ParameterError(f"logit_bias[{_shown(token)}]", value, f"a number between -{MAX_BIAS} and {MAX_BIAS}")
+        raise ParameterError(f"logit_bias[{shown(token)}]", value, f"a number between -{MAX_BIAS} and {MAX_BIAS}")
     return token, float(value)
 
 
@@ -228,6 +225,7 @@ _NOT_OF_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "repetition_penalty": ((1,), "1"),
     "logit_bias": (((),), "empty"),
     "allowed_token_ids": ((None,), "null"),
+    "structured_outputs": ((None,), "null"),
 }
 """Field -> what it may be with one: a beam search draws nothing, and ranks answers by what the model itself says."""
 
