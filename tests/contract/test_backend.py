@@ -287,6 +287,36 @@ def test_samples_of_one_work_may_ask_for_different_things(backend: Backend):
     assert forced.token == 17
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_only_what_the_mask_has_is_drawn(backend: Backend, temperature: float):
+    """Bit by bit: each byte of the mask with one bit, several, and the odd end of the vocabulary."""
+    run = Run("a", prompt(11), SamplingParams(temperature=temperature, logprobs=2), blocks(0))
+    for allowed in ({0}, {7}, {8, 13}, {TINY_VOCAB_SIZE - 1}, {5, 6, 40, TINY_VOCAB_SIZE - 1}):
+        mask = sum(1 << token for token in allowed).to_bytes((TINY_VOCAB_SIZE + 7) // 8, "little")
+        samples = tuple(replace(run.sample(), seed=seed, mask=mask) for seed in range(20))
+        drawn = backend.execute(StepPlan(1, (replace(run.work(), samples=samples),))).results[0].sampled
+        assert {token.token for token in drawn} <= allowed
+        raw = backend.execute(StepPlan(1, (run.work(),))).results[0].sampled[0]
+        assert all(token.alternatives == raw.alternatives for token in drawn), "logprobs are of the raw distribution"
+
+
+def test_a_mask_is_of_its_own_sample_only(fresh: Open, backend: Backend):
+    run = Run("a", prompt(11), SAMPLED, blocks(0))
+    mask = (1 << 3 | 1 << 9).to_bytes((TINY_VOCAB_SIZE + 7) // 8, "little")
+    work = replace(run.work(), samples=(run.sample(), replace(run.sample(), mask=mask), run.sample()))
+    free, kept, free_again = backend.execute(StepPlan(1, (work,))).results[0].sampled
+    assert kept.token in (3, 9)
+    assert [free] == [free_again] == alone(fresh, run, 1).generated
+
+
+def test_where_a_mask_leaves_nothing_its_work_fails_and_no_other(backend: Backend):
+    run, other = Run("a", prompt(5), GREEDY, blocks(0)), Run("b", prompt(5), GREEDY, blocks(6))
+    nothing = replace(run.work(), samples=(replace(run.sample(), mask=bytes((TINY_VOCAB_SIZE + 7) // 8)),))
+    failed, fine = backend.execute(StepPlan(1, (nothing, other.work()))).results
+    assert (failed.sampled, failed.code) == ((), "nothing_allowed") and failed.error is not None
+    assert fine.error is None and fine.code is None
+
+
 def test_a_target_scores_as_the_same_token_when_sampled(backend: Backend):
     """Greedy tokens, fed back as a prompt, have the logprobs that they were sampled with."""
     run = Run("a", prompt(9), SamplingParams(temperature=0, logprobs=3), blocks(0))

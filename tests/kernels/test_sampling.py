@@ -4,6 +4,8 @@ Tokens must be equal unless the reference's own margin to another token is below
 native/src/generic/sample.inl states. Packing (backends.cpu.sampling) is part of what is tested.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -152,11 +154,19 @@ def test_bias_masks_and_penalties_are_the_reference_s(isa: str, kind: str, tempe
     params = SamplingParams(temperature=temperature, **ADJUSTED[kind])
     prompt, generated = (3, 64, 64, 299, 0), (7, 3, 3, 3, 250, 7)
     samples = [
-        Sample(params, 99, 0, i, banned=(63, 0)[: i % 3], prompt=prompt[:i], generated=generated[:i]) for i in range(7)
+        Sample(params, 99, 0, i, (63, 0)[: i % 3], prompt[:i], generated[:i], mask)
+        for i in range(7)
+        for mask in (None, mask_of({*range(40, 300, 3), 3, 7, 201}, 300), mask_of(range(1, 299), 300))
     ]
     for native, sample in zip(run(isa, row[None], [drawing(*samples)])[0].sampled, samples, strict=True):
         if params.greedy or margins(row, sample).least > MARGIN:
             same_scores(native, draw(row, sample))
+
+
+def mask_of(allowed: Iterable[int], vocab: int) -> bytes:
+    bits = np.zeros(vocab, np.uint8)
+    bits[[token for token in allowed if token < vocab]] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 ALPHABET = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 30.0, -80.0, 3.4028234e38, -3.4028234e38, 1e-45])
@@ -178,18 +188,22 @@ SMALL_PARAMS = st.fixed_dictionaries(
 SMALL_TOKENS = st.lists(st.integers(0, 3), max_size=4).map(tuple)
 
 
-@given(st.lists(ALPHABET, min_size=4, max_size=80), SMALL_PARAMS, SMALL_TOKENS, SMALL_TOKENS, SMALL_TOKENS)
-@example([3.4028234e38, -3.4028234e38, 0.0, 0.0], {"repetition_penalty": 100, "top_p": 0.5}, (), (1,), (0,))
-@example([0.0, -1.0, 0.0, -1.0], {"temperature": 0, "repetition_penalty": 1e-300}, (), (0,), ())
-def test_small_adversarial_rows(row, params, banned, prompt, generated):
+MASKS = st.none() | st.binary(min_size=10, max_size=10)
+
+
+@given(st.lists(ALPHABET, min_size=4, max_size=80), SMALL_PARAMS, SMALL_TOKENS, SMALL_TOKENS, SMALL_TOKENS, MASKS)
+@example([3.4028234e38, -3.4028234e38, 0.0, 0.0], {"repetition_penalty": 100, "top_p": 0.5}, (), (1,), (0,), None)
+@example([0.0, -1.0, 0.0, -1.0], {"temperature": 0, "repetition_penalty": 1e-300}, (), (0,), (), None)
+@example([1.0] * 9, {"temperature": 0}, (), (), (), b"\x00\x01" + bytes(8))
+def test_small_adversarial_rows(row, params, banned, prompt, generated, mask):
     values = np.array(row, np.float32)
-    sample = Sample(SamplingParams(**params), 12345, 1, 2, banned, prompt, generated)
+    sample = Sample(SamplingParams(**params), 12345, 1, 2, banned, prompt, generated, mask)
     for isa in ISAS:
         result = drawn(isa, values, sample)
         try:
             expected = draw(values, sample)
         except SampleError as error:
-            assert result.error == str(error)
+            assert (result.error, result.code) == (str(error), error.code)
             assert result.sampled == ()
             continue
         assert result.error is None
@@ -258,6 +272,9 @@ def test_all_banned_is_an_error_and_all_but_one_is_that_one(isa: str, temperatur
     for left in (0, 63, 69):
         banned = tuple(token for token in range(70) if token != left)
         assert drawn(isa, row, Sample(params, 1, 0, 0, banned=banned)).sampled == (ScoredToken(left),)
+        assert drawn(isa, row, Sample(params, 1, 0, 0, mask=mask_of({left}, 70))).sampled == (ScoredToken(left),)
+    masked = drawn(isa, row, Sample(params, 1, 0, 0, mask=bytes(9)))
+    assert masked.code == "nothing_allowed"
 
 
 def test_a_token_outside_the_vocabulary_is_an_error():
@@ -267,16 +284,19 @@ def test_a_token_outside_the_vocabulary_is_an_error():
 
 
 def test_jobs_that_reach_outside_their_arrays_are_refused():
-    plan = StepPlan(0, (drawing(Sample(SamplingParams(logit_bias={1: 2.0}, logprobs=3), 1, 0, 0)),))
+    params = SamplingParams(logit_bias={1: 2.0}, logprobs=3)
+    plan = StepPlan(0, (drawing(Sample(params, 1, 0, 0, mask=b"\xff\x01")),))
     packed = SamplePacker().pack(plan)
-    jobs, ids, values, scored, alternatives = packed.arrays()
-    logits = np.zeros((1, 8), np.float32)
+    jobs, ids, values, masks, scored, alternatives = packed.arrays()
+    logits = np.zeros((1, 9), np.float32)
+    _native.sample_rows(ISAS[0], logits, *packed.arrays())
     for spoiled in (
-        (jobs, ids[:0], values, scored, alternatives),
-        (jobs, ids, values[:0], scored, alternatives),
-        (jobs, ids, values, scored[:0], alternatives),
-        (jobs, ids, values, scored, alternatives[:8]),
-        (jobs[:-1], ids, values, scored, alternatives),
+        (jobs, ids[:0], values, masks, scored, alternatives),
+        (jobs, ids, values[:0], masks, scored, alternatives),
+        (jobs, ids, values, masks[:1], scored, alternatives),
+        (jobs, ids, values, masks, scored[:0], alternatives),
+        (jobs, ids, values, masks, scored, alternatives[:8]),
+        (jobs[:-1], ids, values, masks, scored, alternatives),
     ):
         with pytest.raises(ValueError):
             _native.sample_rows(ISAS[0], logits, *spoiled)

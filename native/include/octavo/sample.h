@@ -39,6 +39,7 @@ struct SampleSpec {
   int32_t num_prompt = 0;
   const int32_t* generated = nullptr;
   int32_t num_generated = 0;
+  const uint8_t* mask = nullptr;  // a bit for each token, the lowest of each byte first: may it come? null: all may
 };
 
 // Where does `target` stand in the raw distribution?
@@ -101,8 +102,9 @@ struct SampleJob {
   int64_t first_id;           // in `ids`: bias ids, allowed, banned, prompt, generated, one after the other
   int32_t first_value;        // in `values`: biases
   int32_t first_alternative;  // in `alternatives`
+  int64_t first_mask;         // in `masks`: ceil(vocab / 8) bytes; -1: no mask
 };
-static_assert(sizeof(SampleJob) == 104);
+static_assert(sizeof(SampleJob) == 112);
 
 struct SampleBatch {
   const SampleJob* jobs;
@@ -111,6 +113,8 @@ struct SampleBatch {
   int64_t num_ids;
   const float* values;
   int64_t num_values;
+  const uint8_t* masks;
+  int64_t num_mask_bytes;
   Scored* scored;  // [num_jobs]
   Alternative* alternatives;
   int64_t num_alternatives;

@@ -59,7 +59,7 @@ void pack(PackedWeight& weight, Pool& pool, const nb::object& raw, const std::st
 
 nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, Ints block_ids, Ints block_offsets,
               Ints copies, Ints logit_rows, const Bytes& jobs, const TokenIds& ids, const Values& values,
-              const MutableBytes& scored, const MutableBytes& alternatives) {
+              const Bytes& masks, const MutableBytes& scored, const MutableBytes& alternatives) {
   if (copies.size() % 2) throw std::invalid_argument("copies come in pairs of source and target");
   const Step step{span_of(tokens),
                   span_of(starts),
@@ -68,7 +68,7 @@ nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, I
                   span_of(block_offsets),
                   span_of(copies),
                   span_of(logit_rows),
-                  sample_batch(jobs, ids, values, scored, alternatives, static_cast<int>(logit_rows.size()),
+                  sample_batch(jobs, ids, values, masks, scored, alternatives, static_cast<int>(logit_rows.size()),
                                owned.program.vocab())};
   {
     nb::gil_scoped_release unlocked;
@@ -152,7 +152,7 @@ void bind_program(nb::module_& m) {
           nb::arg("block"), nb::arg("raw"))
       .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("row_offsets"), nb::arg("block_ids"),
            nb::arg("block_offsets"), nb::arg("copies"), nb::arg("logit_rows"), nb::arg("jobs"), nb::arg("ids"),
-           nb::arg("values"), nb::arg("scored"), nb::arg("alternatives"));
+           nb::arg("values"), nb::arg("masks"), nb::arg("scored"), nb::arg("alternatives"));
 
   m.def(
       "dequantise",

@@ -8,8 +8,8 @@ namespace nb = nanobind;
 
 namespace octavo {
 
-SampleBatch sample_batch(const Bytes& jobs, const TokenIds& ids, const Values& values, const MutableBytes& scored,
-                         const MutableBytes& alternatives, int num_rows, int vocab) {
+SampleBatch sample_batch(const Bytes& jobs, const TokenIds& ids, const Values& values, const Bytes& masks,
+                         const MutableBytes& scored, const MutableBytes& alternatives, int num_rows, int vocab) {
   SampleBatch batch;
   batch.jobs = reinterpret_cast<const SampleJob*>(jobs.data());
   batch.num_jobs = static_cast<int>(jobs.size() / sizeof(SampleJob));
@@ -17,6 +17,8 @@ SampleBatch sample_batch(const Bytes& jobs, const TokenIds& ids, const Values& v
   batch.num_ids = static_cast<int64_t>(ids.size());
   batch.values = values.data();
   batch.num_values = static_cast<int64_t>(values.size());
+  batch.masks = masks.data();
+  batch.num_mask_bytes = static_cast<int64_t>(masks.size());
   batch.scored = reinterpret_cast<Scored*>(scored.data());
   batch.alternatives = reinterpret_cast<Alternative*>(alternatives.data());
   batch.num_alternatives = static_cast<int64_t>(alternatives.size() / sizeof(Alternative));
@@ -31,11 +33,11 @@ namespace {
 using Logits = nb::ndarray<const float, nb::numpy, nb::ndim<2>, nb::c_contig>;
 
 void sample_rows(const char* isa, const Logits& logits, const Bytes& jobs, const TokenIds& ids, const Values& values,
-                 const MutableBytes& scored, const MutableBytes& alternatives) {
+                 const Bytes& masks, const MutableBytes& scored, const MutableBytes& alternatives) {
   const Kernels* set = kernels(isa);
   if (set == nullptr) throw nb::value_error("these kernels are not known, or not for this machine");
   const int num_rows = static_cast<int>(logits.shape(0)), vocab = static_cast<int>(logits.shape(1));
-  const SampleBatch batch = sample_batch(jobs, ids, values, scored, alternatives, num_rows, vocab);
+  const SampleBatch batch = sample_batch(jobs, ids, values, masks, scored, alternatives, num_rows, vocab);
   std::vector<uint8_t> memory(sample_scratch_bytes(vocab));
   SampleScratch scratch{memory.data(), memory.size()};
   nb::gil_scoped_release free_others;
@@ -49,7 +51,7 @@ void sample_rows(const char* isa, const Logits& logits, const Bytes& jobs, const
 
 void bind_sample(nb::module_& m) {
   m.def("sample_rows", &sample_rows, nb::arg("isa"), nb::arg("logits"), nb::arg("jobs"), nb::arg("ids"),
-        nb::arg("values"), nb::arg("scored"), nb::arg("alternatives"),
+        nb::arg("values"), nb::arg("masks"), nb::arg("scored"), nb::arg("alternatives"),
         "Runs packed sampling jobs on rows of logits with the kernels of `isa`, on this thread.");
 }
 

@@ -424,7 +424,7 @@ static int draw_token(const float* logits, int vocab, const SampleSpec& spec, fl
 }
 
 static bool adjusts(const SampleSpec& spec) {
-  return spec.num_bias || spec.num_banned || spec.num_allowed >= 0 || spec.repetition_penalty != 1 ||
+  return spec.mask || spec.num_bias || spec.num_banned || spec.num_allowed >= 0 || spec.repetition_penalty != 1 ||
          spec.presence_penalty != 0 || spec.frequency_penalty != 0;
 }
 
@@ -460,6 +460,15 @@ static void penalise(const SampleSpec& spec, int vocab, float* logits, int32_t* 
   }
 }
 
+// A grammar allows nearly all of the vocabulary or nearly none of it: most bytes are all ones or all zeros.
+static void apply_mask(const uint8_t* mask, int vocab, float* row) {
+  for (int first = 0; first < vocab; first += 8) {
+    const int bits = mask[first / 8], end = first + 8 < vocab ? first + 8 : vocab;
+    if (bits == 0xff) continue;
+    for (int i = first; i < end; ++i) row[i] = bits >> (i - first) & 1 ? row[i] : -kInfinity;
+  }
+}
+
 // Bias, masks and penalties: `logits` -> work.adjusted and work.maxima.
 static SampleStatus adjust(const float* logits, int vocab, const SampleSpec& spec, SampleWorkspace& work) {
   if (!inside(spec.bias_ids, spec.num_bias, vocab) || !inside(spec.allowed, spec.num_allowed, vocab) ||
@@ -474,6 +483,7 @@ static SampleStatus adjust(const float* logits, int vocab, const SampleSpec& spe
     for (int i = 0; i < spec.num_allowed; ++i) work.places[spec.allowed[i]] = 1;
     for (int i = 0; i < vocab; ++i) row[i] = work.places[i] ? row[i] : -kInfinity;
   }
+  if (spec.mask) apply_mask(spec.mask, vocab, row);
   for (int i = 0; i < spec.num_banned; ++i) row[spec.banned[i]] = -kInfinity;
   if (spec.repetition_penalty != 1 || spec.presence_penalty != 0 || spec.frequency_penalty != 0)
     penalise(spec, vocab, row, work.places);

@@ -16,6 +16,8 @@ bool fits(int64_t first, int64_t count, int64_t size) { return first >= 0 && cou
 
 int64_t allowed_count(const SampleJob& job) { return job.num_allowed < 0 ? 0 : job.num_allowed; }
 
+int64_t mask_bytes(int vocab) { return (int64_t{vocab} + 7) / 8; }
+
 const char* job_fault(const SampleBatch& batch, const SampleJob& job, int num_rows, int vocab) {
   if (job.row < 0 || job.row >= num_rows) return "a sampling job's row is outside the logits";
   if (job.target >= vocab) return "a target is outside the vocabulary";
@@ -25,6 +27,8 @@ const char* job_fault(const SampleBatch& batch, const SampleJob& job, int num_ro
       allowed_count(job) + int64_t{job.num_bias} + job.num_banned + job.num_prompt + job.num_generated;
   if (!fits(job.first_id, num_ids, batch.num_ids)) return "a sampling job's ids are outside their array";
   if (!fits(job.first_value, job.num_bias, batch.num_values)) return "a sampling job's biases are outside their array";
+  if (job.first_mask >= 0 && !fits(job.first_mask, mask_bytes(vocab), batch.num_mask_bytes))
+    return "a sampling job's mask is outside its array";
   const int num_alternatives = job.num_alternatives < 0 ? 0 : job.num_alternatives;
   if (!fits(job.first_alternative, num_alternatives, batch.num_alternatives))
     return "a sampling job's alternatives are outside their array";
@@ -55,6 +59,7 @@ SampleSpec spec_of(const SampleBatch& batch, const SampleJob& job) {
   spec.banned = spec.allowed + allowed_count(job);
   spec.prompt = spec.banned + job.num_banned;
   spec.generated = spec.prompt + job.num_prompt;
+  spec.mask = job.first_mask < 0 ? nullptr : batch.masks + job.first_mask;
   return spec;
 }
 

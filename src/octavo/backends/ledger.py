@@ -8,7 +8,7 @@ KV of another prefix or group either raises LedgerError or changes the tokens th
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -207,7 +207,8 @@ class LedgerBackend:
         for sample in work.samples:
             token = self._draw(states[-1], sample)
             if token is None:
-                return WorkResult(work.request_id, work.choice, error="no token may be drawn: all are banned")
+                error = "no token may be drawn: all are banned"
+                return WorkResult(work.request_id, work.choice, error=error, code="nothing_allowed")
             wanted = sample.params.logprobs
             sampled.append(ScoredToken(token) if wanted is None else self._score(states[-1], token, wanted))
         return WorkResult(work.request_id, work.choice, tuple(sampled), tuple(scored))
@@ -222,13 +223,21 @@ class LedgerBackend:
         if not params.greedy:
             for value in (sample.seed, sample.choice, sample.index):
                 state = mix(state, value)
-        allowed = params.allowed_token_ids
+        allowed = self._allowed(sample)
         if allowed is not None and params.greedy:
             order = iter(sorted(allowed, key=lambda token: self._rank(state, token)))
         else:
             circle = range(self._alphabet) if allowed is None else allowed
             order = (circle[(state + i) % len(circle)] for i in range(len(circle)))
         return next((token for token in order if token not in sample.banned), None)
+
+    def _allowed(self, sample: Sample) -> Sequence[TokenId] | None:
+        """What lists and masks leave; None where there are none."""
+        allowed, mask = sample.params.allowed_token_ids, sample.mask
+        if mask is None:
+            return allowed
+        tokens = range(self._capacity.vocab_size) if allowed is None else allowed
+        return [token for token in tokens if mask[token >> 3] >> (token & 7) & 1]
 
     def _rank(self, state: int, token: TokenId) -> int:
         """1 for the most likely token. Those outside the alphabet come last."""

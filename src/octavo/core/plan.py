@@ -1,7 +1,7 @@
 """The contract between policy and backends: a plan says what to compute, a result says what came out.
 
-A plan is frozen, complete and JSON-able (tuples, ints, floats, strings): replay, the simulator and bug reports are
-made of it. There is no prefill or decode in it: a first chunk, a later chunk, what a prefix hit left over and a
+A plan is frozen, complete and JSON-able (tuples, ints, floats, strings, bytes): replay, the simulator and bug reports
+are made of it. There is no prefill or decode in it: a first chunk, a later chunk, what a prefix hit left over and a
 decode are all "n tokens for a request". Backends see plans, never requests.
 """
 
@@ -39,6 +39,8 @@ class Sample:
     """Only where `params.repetition_penalty` needs it; else empty."""
     generated: tuple[TokenId, ...] = ()
     """Only where a penalty needs it; else empty."""
+    mask: bytes | None = None
+    """Which ids may be drawn: a bit for each, the lowest of a byte first, in ceil(vocab_size / 8) bytes. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class WorkResult:
     scored: tuple[ScoredToken, ...] = ()
     error: str | None = None
     """Set where this work alone failed (for example, its logits were not finite); then both tuples are empty."""
+    code: str | None = None
+    """The error as a word: `not_finite`, `nothing_allowed` (to draw), or `bad_token`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Program:
         jobs: Bytes,
         ids: Ints,
         values: Floats,
+        masks: Bytes,
         scored: Bytes,
         alternatives: Bytes,
     ) -> tuple[float, float, float]:
@@ -86,7 +87,7 @@ def dequantise(raw: bytes, format: str, count: int) -> bytes:
 # Single kernels, for tests and benchmarks, on the calling thread.
 
 def sample_rows(
-    isa: str, logits: Floats, jobs: Bytes, ids: Ints, values: Floats, scored: Bytes, alternatives: Bytes
+    isa: str, logits: Floats, jobs: Bytes, ids: Ints, values: Floats, masks: Bytes, scored: Bytes, alternatives: Bytes
 ) -> None: ...
 def matmul(
     isa: str, weight: PackedWeight, x: Floats, norm: Floats | None, eps: float, epilogue: str, out: Floats

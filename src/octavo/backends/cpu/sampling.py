@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.plan import Sample, ScoredToken, StepPlan, Work, WorkResult
+from octavo.core.plan import Sample, ScoredToken, StepPlan, WorkResult
 from octavo.core.sampling import SamplingParams
 
 SCORED = np.dtype([("token", "<i4"), ("rank", "<i4"), ("logprob", "<f4"), ("status", "<i4")])
@@ -19,23 +19,28 @@ ALTERNATIVE = np.dtype([("token", "<i4"), ("logprob", "<f4")])
 
 # SampleJob in two halves: what a SamplingParams decides, and what a draw adds.
 _PARAMS = struct.Struct("<3d3f4i")
-_DRAW = struct.Struct("<iQIIiiiiqii")
+_DRAW = struct.Struct("<iQIIiiiiqiiq")
 JOB_BYTES = _PARAMS.size + _DRAW.size
 
 _DRAWN = -1
 _NO_LOGPROBS = -1
 _ALL_ALLOWED = -1
+_NO_MASK = -1
 _MAX_CACHED = 1024
 
-STATUS_MESSAGES = {
-    1: "the logits are not finite",
-    2: "no token may be drawn: all are banned or outside allowed_token_ids",
-    3: "a token id is outside the vocabulary",
+STATUSES = {
+    1: ("not_finite", "the logits are not finite"),
+    2: (
+        "nothing_allowed",
+        "no token may be drawn: all are banned, outside allowed_token_ids, or against structured_outputs",
+    ),
+    3: ("bad_token", "a token id is outside the vocabulary"),
 }
-"""SampleStatus -> what WorkResult.error says."""
+"""SampleStatus -> what WorkResult.code and .error say."""
 
 _NO_IDS = np.empty(0, np.int32)
 _NO_VALUES = np.empty(0, np.float32)
+_NO_MASKS = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class PackedSamples:
     jobs: NDArray[np.uint8]
     ids: NDArray[np.int32]
     values: NDArray[np.float32]
+    masks: NDArray[np.uint8]
     scored: NDArray[Any]
     """[jobs] of SCORED, written by the native call."""
     alternatives: NDArray[Any]
@@ -56,9 +62,17 @@ class PackedSamples:
 
     def arrays(
         self,
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8]]:
-        """jobs, ids, values, scored, alternatives: as the native call takes them."""
-        return self.jobs, self.ids, self.values, self.scored.view(np.uint8), self.alternatives.view(np.uint8)
+    ) -> tuple[
+        NDArray[np.uint8],
+        NDArray[np.int32],
+        NDArray[np.float32],
+        NDArray[np.uint8],
+        NDArray[np.uint8],
+        NDArray[np.uint8],
+    ]:
+        """jobs, ids, values, masks, scored, alternatives: as the native call takes them."""
+        written = self.scored.view(np.uint8), self.alternatives.view(np.uint8)
+        return self.jobs, self.ids, self.values, self.masks, *written
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +138,13 @@ class _Step:
         self._ids: list[NDArray[np.int32]] = []
         self._values: list[NDArray[np.float32]] = []
         self._logprobs: list[int] = []
-        self._num_ids = self._num_values = self._num_alternatives = 0
+        self._masks: list[bytes] = []
+        self._num_ids = self._num_values = self._num_alternatives = self._num_mask_bytes = 0
 
     def add_target(self, token: int, target: int, num_alternatives: int) -> None:
         row = self._row(token)
         self._jobs.append(_SCORE_PARAMS[num_alternatives])
-        self._jobs.append(_DRAW.pack(target, 0, 0, 0, row, 0, 0, 0, 0, 0, self._num_alternatives))
+        self._jobs.append(_DRAW.pack(target, 0, 0, 0, row, 0, 0, 0, 0, 0, self._num_alternatives, _NO_MASK))
         self._logprobs.append(num_alternatives)
         self._num_alternatives += num_alternatives
 
@@ -138,7 +153,8 @@ class _Step:
         places = self._num_ids, self._num_values, self._num_alternatives
         row = self._row(token)
         self._jobs.append(fixed.packed)
-        self._jobs.append(_DRAW.pack(_DRAWN, sample.seed, sample.choice, sample.index, row, *counts, *places))
+        mask = _NO_MASK if sample.mask is None else self._place(sample.mask)
+        self._jobs.append(_DRAW.pack(_DRAWN, sample.seed, sample.choice, sample.index, row, *counts, *places, mask))
         self._logprobs.append(fixed.logprobs)
         if ids:
             self._ids += ids
@@ -147,6 +163,12 @@ class _Step:
             self._num_values += len(fixed.values)
         if fixed.logprobs > 0:
             self._num_alternatives += fixed.logprobs
+
+    def _place(self, mask: bytes) -> int:
+        place = self._num_mask_bytes
+        self._masks.append(mask)
+        self._num_mask_bytes += len(mask)
+        return place
 
     def _row(self, token: int) -> int:
         if not self._rows or self._rows[-1] != token:
@@ -159,6 +181,7 @@ class _Step:
             np.frombuffer(b"".join(self._jobs), np.uint8),
             np.concatenate(self._ids) if self._ids else _NO_IDS,
             np.concatenate(self._values) if self._values else _NO_VALUES,
+            np.frombuffer(b"".join(self._masks), np.uint8) if self._masks else _NO_MASKS,
             np.empty(len(self._logprobs), SCORED),
             np.empty(self._num_alternatives, ALTERNATIVE),
             tuple(self._logprobs),
@@ -210,23 +233,19 @@ def unpack(plan: StepPlan, packed: PackedSamples) -> tuple[WorkResult, ...]:
     for work in plan.work:
         middle = first + len(work.targets)
         end = middle + len(work.samples)
-        error = _first_error(statuses[first:end]) if failed else None
+        fault = _first_fault(statuses[first:end]) if failed else None
         results.append(
             WorkResult(work.request_id, work.choice, tuple(tokens[middle:end]), tuple(tokens[first:middle]))
-            if error is None
-            else _failure(work, error)
+            if fault is None
+            else WorkResult(work.request_id, work.choice, error=fault[1], code=fault[0])
         )
         first = end
     return tuple(results)
 
 
-def _first_error(statuses: NDArray[np.int32]) -> str | None:
+def _first_fault(statuses: NDArray[np.int32]) -> tuple[str, str] | None:
     bad = np.flatnonzero(statuses)
-    return STATUS_MESSAGES[int(statuses[bad[0]])] if len(bad) else None
-
-
-def _failure(work: Work, error: str) -> WorkResult:
-    return WorkResult(work.request_id, work.choice, error=error)
+    return STATUSES[int(statuses[bad[0]])] if len(bad) else None
 
 
 def _scored_tokens(packed: PackedSamples) -> list[ScoredToken]:

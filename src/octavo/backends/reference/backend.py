@@ -79,7 +79,7 @@ class ReferenceBackend:
             self._check(work)
             sampled, scored = self._compute(work)
         except (PlanError, SampleError) as error:
-            return WorkResult(work.request_id, work.choice, error=str(error))
+            return WorkResult(work.request_id, work.choice, error=str(error), code=getattr(error, "code", None))
         return WorkResult(work.request_id, work.choice, sampled, scored)
 
     def _compute(self, work: Work) -> tuple[tuple[ScoredToken, ...], tuple[ScoredToken, ...]]:

@@ -5,8 +5,8 @@ Given one row of raw logits, float32, and a `Sample`:
 1.  A NaN or an infinity among the raw logits is an error of this work (`not_finite`).
 2.  Adjust, in float32, one rounding for each operation written here:
     a.  `logit_bias`: l + bias.
-    b.  Tokens outside `allowed_token_ids`, and `banned` ones, become -inf and stay so. If nothing is left, that is an
-        error of this work (`nothing_allowed`).
+    b.  Tokens outside `allowed_token_ids` or `mask`, and `banned` ones, become -inf and stay so. If nothing is left,
+        that is an error of this work (`nothing_allowed`).
     c.  Each distinct token of prompt + generated: l / repetition_penalty where l > 0, else l * repetition_penalty.
     d.  Each distinct token of generated, seen c times: (l - frequency_penalty * c) - presence_penalty.
     After c, and after d, the logit is clamped to the finite range of float32.
@@ -96,7 +96,10 @@ def adjust(logits: Logits, sample: Sample) -> Logits:
         adjusted[token] += np.float32(bias)
     _mask(adjusted, sample)
     if not np.isfinite(adjusted).any():
-        raise SampleError("nothing_allowed", "no token may be drawn: all are banned or outside allowed_token_ids")
+        raise SampleError(
+            "nothing_allowed",
+            "no token may be drawn: all are banned, outside allowed_token_ids, or against structured_outputs",
+        )
     if sample.params.penalised:
         _penalise(adjusted, sample)
     return adjusted
@@ -107,6 +110,9 @@ def _mask(adjusted: Logits, sample: Sample) -> None:
         outside = np.ones(len(adjusted), bool)
         outside[list(sample.params.allowed_token_ids)] = False
         adjusted[outside] = -np.inf
+    if sample.mask is not None:
+        allowed = np.unpackbits(np.frombuffer(sample.mask, np.uint8), count=len(adjusted), bitorder="little")
+        adjusted[allowed == 0] = -np.inf
     adjusted[list(sample.banned)] = -np.inf
 
 
