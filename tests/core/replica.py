@@ -8,10 +8,12 @@ from octavo.backends.ledger import LedgerBackend
 from octavo.core.audit import audit
 from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, PromptScored, Refused, Stepped
 from octavo.core.plan import ScoredToken, StepPlan, StepResult
+from octavo.core.ports import Guide
 from octavo.core.request import ChoiceState, Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import FinishReason, Limits
+from tests.core.words import word_guide
 
 
 def limits(**changes: object) -> Limits:
@@ -93,6 +95,12 @@ class Replica:
     def cancel(self, request_id: str, choice: int | None = None) -> None:
         self._note(self.scheduler.cancel(request_id, self._tick(), choice))
 
+    def guide(self, request_id: str, guide: Guide) -> None:
+        self._note(self.scheduler.guide(request_id, guide, self._tick()))
+
+    def give_up(self, request_id: str, message: str) -> None:
+        self._note(self.scheduler.give_up(request_id, message, self._tick()))
+
     def plan(self) -> StepPlan:
         plan = self.scheduler.plan(self._tick())
         self.plans.append(plan)
@@ -166,5 +174,7 @@ def alone(one: Request, limits: Limits, **options) -> Outcome:
     """What a request gives on a fresh replica that it has for itself."""
     replica = Replica(limits, **options)
     replica.submit(one)
+    if one.params.structured_outputs is not None:
+        replica.guide(one.request_id, word_guide(one.params.structured_outputs, limits.vocab_size))
     replica.run()
     return replica.outcomes[one.request_id]

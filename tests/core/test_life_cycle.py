@@ -22,7 +22,7 @@ def test_nothing_leaves_finished() -> None:
 @pytest.mark.parametrize("state", [state for state in ChoiceState if state is not ChoiceState.FINISHED])
 def test_every_live_state_can_finish_and_can_be_reached(state: ChoiceState) -> None:
     assert after(state, Move.FINISH) is ChoiceState.FINISHED
-    assert state in {ChoiceState.WAITING, ChoiceState.FOLLOWING, *TRANSITIONS.values()}
+    assert state in {ChoiceState.HELD, ChoiceState.WAITING, ChoiceState.FOLLOWING, *TRANSITIONS.values()}
 
 
 def test_only_running_choices_can_lose_a_lease() -> None:

@@ -46,7 +46,17 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
         st.builds(BlockStored, times, st.binary(max_size=32), st.none() | st.binary(max_size=32), counts),
         st.builds(BlockEvicted, times, st.binary(max_size=32)),
         st.builds(
-            Stepped, times, counts, counts, counts, counts, counts, counts, counts, st.dictionaries(names, numbers)
+            Stepped,
+            times,
+            counts,
+            counts,
+            counts,
+            counts,
+            counts,
+            counts,
+            counts,
+            st.dictionaries(names, numbers),
+            counts,
         ),
     )
 

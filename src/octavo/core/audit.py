@@ -163,13 +163,17 @@ def sharing_is_of_equals(scheduler: Scheduler) -> Iterator[str]:
 
 def life_cycle_is_kept(scheduler: Scheduler) -> Iterator[str]:
     """Each choice is where its state says, in order, and only running ones hold blocks."""
-    places = {ChoiceState.RUNNING: scheduler.roster.running, ChoiceState.FOLLOWING: None, ChoiceState.FINISHED: None}
+    roster = scheduler.roster
+    queues = (roster.running, roster.waiting, roster.held)
+    places = {
+        ChoiceState.HELD: roster.held,
+        ChoiceState.RUNNING: roster.running,
+        ChoiceState.FOLLOWING: None,
+        ChoiceState.FINISHED: None,
+    }
     for choice in _all_choices(scheduler):
-        place = places.get(choice.state, scheduler.roster.waiting)
-        if (choice in scheduler.roster.running, choice in scheduler.roster.waiting) != (
-            place is scheduler.roster.running,
-            place is scheduler.roster.waiting,
-        ):
+        place = places.get(choice.state, roster.waiting)
+        if any((choice in queue) != (queue is place) for queue in queues):
             yield f"{_name(choice)} is {choice.state} and in the wrong queue"
         if choice.state is not ChoiceState.RUNNING and choice.lease.table:
             yield f"{_name(choice)} is {choice.state} and holds {choice.lease.table}"

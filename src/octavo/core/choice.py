@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from octavo.core.hashing import KeyChain
 from octavo.core.lease import Lease
 from octavo.core.plan import BlockCopy, Sample, Work
+from octavo.core.ports import Guide
 from octavo.core.request import ChoiceState, Move, Request, after
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import TokenId
@@ -30,7 +31,7 @@ class Choice:
     __slots__ = (
         "_banned",
         "_min_tokens",
-        "_penalised",
+        "_plain",
         "_scores",
         "_seed",
         "beams",
@@ -41,6 +42,7 @@ class Choice:
         "demand",
         "draws_for",
         "granted",
+        "guide",
         "index",
         "lease",
         "max_len",
@@ -85,7 +87,7 @@ class Choice:
         """Lower ranks go first and may displace higher ones."""
         self.order = (rank, serial, index)
         """Its place in every queue, for its whole life."""
-        self.state = ChoiceState.FOLLOWING if index else ChoiceState.WAITING
+        self.state = _first_state(request, index)
         self.tokens: list[TokenId] = [] if index else list(request.prompt)
         self.prompt_len = len(request.prompt)
         self.max_len = max_len
@@ -93,6 +95,8 @@ class Choice:
         self.demand = demand
         """Tokens that its request counts for in the queue: the prompt, and what its choices are expected to add."""
         self.stop_ids = stop_ids
+        self.guide: Guide | None = None
+        """Keeps it to the form that was asked for; there before its first work."""
         self.computed = 0
         self.granted = 0
         """Tokens that the plan in flight, or in the making, computes."""
@@ -116,7 +120,7 @@ class Choice:
         """The step that took its lease away; it is not admitted in the same step."""
         self._seed = request.seed
         self._scores = params.prompt_logprobs is not None
-        self._penalised = params.penalised
+        self._plain = not params.penalised and params.structured_outputs is None
         self._min_tokens = params.min_tokens
         self._banned = tuple(sorted(stop_ids))
 
@@ -181,10 +185,11 @@ class Choice:
         self.share_blocks(choice)
 
     def take_past(self, choice: "Choice") -> None:
-        """Knows what `choice` knows: its tokens and their keys."""
+        """Knows what `choice` knows: its tokens, their keys, and what may follow them."""
         self.tokens = choice.tokens.copy()
         self.chain = choice.chain.fork()
         self.scored = choice.scored
+        self.guide = None if choice.guide is None else choice.guide.fork()
 
     def share_blocks(self, choice: "Choice") -> None:
         """Has computed what `choice` has, whose past it knows: on the same blocks, by reference."""
@@ -195,14 +200,21 @@ class Choice:
     def _sample(self, index: int) -> Sample:
         num_generated = len(self.tokens) - self.prompt_len
         banned = self._banned if num_generated < self._min_tokens else ()
-        if not self._penalised:
+        if self._plain:
             return Sample(self.params, self._seed, index, num_generated, banned)
         prompt = self.request.prompt if self.params.repetition_penalty != 1 else ()
-        generated = tuple(self.tokens[self.prompt_len :])
-        return Sample(self.params, self._seed, index, num_generated, banned, prompt, generated)
+        generated = tuple(self.tokens[self.prompt_len :]) if self.params.penalised else ()
+        mask = None if self.guide is None else self.guide.mask(() if banned else self._banned)
+        return Sample(self.params, self._seed, index, num_generated, banned, prompt, generated, mask)
 
     def _targets(self, start: int, end: int) -> tuple[TokenId, ...]:
         """The prompt tokens that the logits of this chunk are to be asked for: none of them a second time."""
         if start < self.scored:
             return ()
         return tuple(self.tokens[start + 1 : min(end + 1, self.prompt_len)])
+
+
+def _first_state(request: Request, index: int) -> ChoiceState:
+    if index:
+        return ChoiceState.FOLLOWING
+    return ChoiceState.WAITING if request.params.structured_outputs is None else ChoiceState.HELD

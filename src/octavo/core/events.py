@@ -85,6 +85,8 @@ class Finished:
     """The token that ended it, where one did: an end-of-sequence token or one of `stop_token_ids`."""
     message: str | None = None
     """Why, where the reason is ERROR."""
+    code: str | None = None
+    """Why, in a word. `nothing_allowed` and `structured_outputs` are the request's own doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class Stepped:
     blocks_cached: int
     blocks_leased: int
     timings_s: dict[str, float]
+    num_held: int = 0
+    """Those of `num_waiting` that lack something from outside: their structured output is being compiled."""
 
 
 Event = (

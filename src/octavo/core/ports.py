@@ -1,10 +1,11 @@
 """What the core asks of the outside. Each Protocol has one suite in `tests/contract/`, run on all who claim it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from octavo.core.plan import StepPlan, StepResult
-from octavo.core.types import BlockId
+from octavo.core.types import BlockId, TokenId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,4 +58,38 @@ class BlockMemory(Protocol):
 
     def write_block(self, block: BlockId, raw: memoryview) -> None:
         """Makes the block what it was when `raw` was read, of this block or of another, bit for bit."""
+        ...
+
+
+@runtime_checkable
+class Guide(Protocol):
+    """Keeps one choice to a form: what may come next, after all that was accepted so far.
+
+    Its answers depend on the form and the accepted tokens alone. Nothing that it is asked raises for what a client or a
+    model did: then it has a `fault`.
+    """
+
+    @property
+    def complete(self) -> bool:
+        """Nothing may follow: the text has its form, and ends here."""
+        ...
+
+    @property
+    def fault(self) -> str | None:
+        """Why the choice cannot go on, for people: nothing may come, or a limit was reached. None: it can."""
+        ...
+
+    def mask(self, ends: Sequence[TokenId]) -> bytes:
+        """Which ids may come next, as `plan.Sample.mask` has them. Only while it is neither complete nor at fault.
+
+        Where the text may end here, `ends` are among them.
+        """
+        ...
+
+    def accept(self, token: TokenId) -> None:
+        """Moves on by a token of the text. One that may not come is a fault."""
+        ...
+
+    def fork(self) -> "Guide":
+        """Another one in the same state, which goes its own way."""
         ...

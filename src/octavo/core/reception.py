@@ -34,7 +34,7 @@ class Reception:
         expected = self.lengths.expect(terms.max_len - len(request.prompt))
         demand = len(request.prompt) + request.params.num_choices * expected
         backlog = Backlog(
-            num_reqs=len(roster.waiting),
+            num_reqs=len(roster.waiting) + len(roster.held),
             num_tokens=roster.waiting_tokens,
             free_seqs=self._limits.max_num_seqs - roster.num_seqs,
             free_tokens=pool.num_free * self._limits.block_size,

@@ -29,6 +29,8 @@ class Request:
 class ChoiceState(StrEnum):
     """Where a choice is in its life. Only a RUNNING choice holds blocks."""
 
+    HELD = "held"
+    """It waits for something from outside, without which it cannot begin: its guide."""
     WAITING = "waiting"
     """Queued for its first work."""
     FOLLOWING = "following"
@@ -44,6 +46,7 @@ class ChoiceState(StrEnum):
 class Move(StrEnum):
     """What can happen to a choice."""
 
+    RELEASE = "release"
     ADMIT = "admit"
     FORK = "fork"
     PREEMPT = "preempt"
@@ -53,12 +56,14 @@ class Move(StrEnum):
 
 
 TRANSITIONS: Mapping[tuple[ChoiceState, Move], ChoiceState] = {
+    (ChoiceState.HELD, Move.RELEASE): ChoiceState.WAITING,
     (ChoiceState.WAITING, Move.ADMIT): ChoiceState.RUNNING,
     (ChoiceState.FOLLOWING, Move.FORK): ChoiceState.RUNNING,
     (ChoiceState.RUNNING, Move.PREEMPT): ChoiceState.PREEMPTED,
     (ChoiceState.RUNNING, Move.PARK): ChoiceState.FOLLOWING,
     (ChoiceState.FOLLOWING, Move.QUEUE): ChoiceState.PREEMPTED,
     (ChoiceState.PREEMPTED, Move.ADMIT): ChoiceState.RUNNING,
+    (ChoiceState.HELD, Move.FINISH): ChoiceState.FINISHED,
     (ChoiceState.WAITING, Move.FINISH): ChoiceState.FINISHED,
     (ChoiceState.FOLLOWING, Move.FINISH): ChoiceState.FINISHED,
     (ChoiceState.RUNNING, Move.FINISH): ChoiceState.FINISHED,
@@ -66,6 +71,7 @@ TRANSITIONS: Mapping[tuple[ChoiceState, Move], ChoiceState] = {
 }
 """The whole life cycle. What is not in this table cannot happen.
 
+    HELD ----release---> WAITING
     WAITING ---admit---> RUNNING ---preempt---> PREEMPTED ---admit---> RUNNING
     FOLLOWING --fork---> RUNNING ---park (a beam that waits)---> FOLLOWING ---queue---> PREEMPTED
     any of these --finish--> FINISHED

@@ -13,20 +13,24 @@ _rank = attrgetter("rank")
 
 
 class Roster:
-    """Two queues, each in order, and the requests that their choices belong to. Moves choices along their life cycle.
+    """Two queues, each in order, those who may not queue yet, and the requests that their choices belong to.
+
+    Moves choices along their life cycle.
 
     Finished choices leave `running` only with `sweep`, all at once: whoever walks over it may finish some.
     """
 
-    __slots__ = ("_any_finished", "requests", "running", "waiting", "waiting_tokens")
+    __slots__ = ("_any_finished", "held", "requests", "running", "waiting", "waiting_tokens")
 
     def __init__(self) -> None:
         self.running: list[Choice] = []
         """Those who hold blocks, in order."""
         self.waiting: list[Choice] = []
         """Those who have none, in order: new ones and preempted ones."""
+        self.held: list[Choice] = []
+        """Those who lack something from outside, and are in no queue until it comes."""
         self.waiting_tokens = 0
-        """The sum of their demands."""
+        """The sum of the demands of those who wait, and of those who are held."""
         self.requests: dict[RequestId, tuple[Choice, ...]] = {}
         """All choices of each live request."""
         self._any_finished = False
@@ -37,9 +41,23 @@ class Roster:
         return sum([choice.width for choice in self.running])
 
     def enter(self, choices: tuple[Choice, ...]) -> None:
-        """A new request: its first choice waits, the others follow it."""
-        self.requests[choices[0].request_id] = choices
-        self._queue(choices[0])
+        """A new request: its first choice waits, or is held, and the others follow it."""
+        first = choices[0]
+        self.requests[first.request_id] = choices
+        if first.state is ChoiceState.HELD:
+            self.held.append(first)
+            self.waiting_tokens += first.demand
+        else:
+            self._queue(first)
+
+    def release(self, request_id: RequestId) -> Choice | None:
+        """The choice of a request that was held waits now, in its place. None: there is no such choice."""
+        choice = next((held for held in self.held if held.request_id == request_id), None)
+        if choice is not None:
+            self._unhold(choice)
+            choice.move(Move.RELEASE)
+            self._queue(choice)
+        return choice
 
     def admit(self, choice: Choice) -> None:
         """A waiting choice runs."""
@@ -70,6 +88,8 @@ class Roster:
         """A choice is over, wherever it was; with the last one its request is."""
         if choice.state in (ChoiceState.WAITING, ChoiceState.PREEMPTED):
             self._dequeue(choice)
+        elif choice.state is ChoiceState.HELD:
+            self._unhold(choice)
         choice.move(Move.FINISH)
         self._any_finished = True
         if not self.unfinished(choice.request_id):
@@ -81,6 +101,10 @@ class Roster:
 
     def _dequeue(self, choice: Choice) -> None:
         del self.waiting[bisect_left(self.waiting, choice.order, key=_order)]
+        self.waiting_tokens -= choice.demand
+
+    def _unhold(self, choice: Choice) -> None:
+        self.held.remove(choice)
         self.waiting_tokens -= choice.demand
 
     def sweep(self) -> None:

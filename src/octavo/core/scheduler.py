@@ -32,6 +32,7 @@ from octavo.core.events import (
 from octavo.core.hashing import HASHES
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS
+from octavo.core.ports import Guide
 from octavo.core.reception import Reception, refusal
 from octavo.core.request import ChoiceState, Request
 from octavo.core.roster import Roster
@@ -39,6 +40,8 @@ from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
 
 MAX_PASSED = 64
 """A choice that waits for blocks lets at most this many others pass; then the queue behind it waits too."""
+BAD_STRUCTURE = "structured_outputs"
+"""The code of a `Finished` whose structured output could not be had, or let the choice go no further."""
 LOOKAHEAD = 32
 """Choices that one plan looks past at most, because they wait for blocks, a turn, or each other."""
 
@@ -83,15 +86,16 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Is anything queued or running? Then, and only then, `plan` has work in it."""
+        """Is anything queued or running? Then, and only then, `plan` has work in it. (What is held is neither.)"""
         return bool(self.roster.running or self.roster.waiting)
 
     def load(self) -> Load:
         pool, waiting = self.cache.pool, self.roster.waiting
         return Load(
             num_running=len(self.roster.running),
-            num_waiting=len(waiting),
-            num_waiting_tokens=sum(len(choice.tokens) for choice in waiting),
+            num_waiting=len(waiting) + len(self.roster.held),
+            num_waiting_tokens=sum(len(choice.tokens) for choice in (*waiting, *self.roster.held)),
+            num_held=len(self.roster.held),
             blocks_blank=pool.num_blank,
             blocks_cached=pool.num_cached,
             blocks_leased=pool.num_leased,
@@ -100,7 +104,10 @@ class Scheduler:
         )
 
     def submit(self, request: Request, now: float) -> tuple[Event, ...]:
-        """Queues a request, or refuses it, for good or until there is room in the queue: then it left no trace."""
+        """Queues a request, or refuses it, for good or until there is room in the queue: then it left no trace.
+
+        One with `structured_outputs` is held until `guide` or `give_up` is called for it.
+        """
         terms = self._reception.receive(request, self.roster, self.cache.pool)
         if isinstance(terms, Terms):
             self.roster.enter(self._choices_of(request, terms))
@@ -134,6 +141,19 @@ class Scheduler:
         if beams is not None:
             beams.seats = choices
         return choices
+
+    def guide(self, request_id: RequestId, guide: Guide, now: float) -> tuple[Event, ...]:
+        """What a held request lacked: now it waits in its place. One that is unknown, or over, is ignored."""
+        choice = self.roster.release(request_id)
+        if choice is not None:
+            choice.guide = guide
+        return self._drain(now)
+
+    def give_up(self, request_id: RequestId, message: str, now: float) -> tuple[Event, ...]:
+        """Ends a held request whose structured output cannot be had. One that is unknown, or over, is ignored."""
+        self._end_request(request_id, FinishReason.ERROR, now, message, BAD_STRUCTURE)
+        self.roster.sweep()
+        return self._drain(now)
 
     def cancel(self, request_id: RequestId, now: float, choice: int | None = None) -> tuple[Event, ...]:
         """Ends a request, or one choice of it, in whatever state it is and frees its blocks, at once.
@@ -379,7 +399,7 @@ class Scheduler:
             if choice.state is not RUNNING:
                 continue
             if outcome.error is not None:
-                self._end_request(choice.request_id, FinishReason.ERROR, now, outcome.error)
+                self._end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
                 continue
             choice.computed += len(work.tokens)
             if choice.computed >= choice.next_full:
@@ -441,14 +461,32 @@ class Scheduler:
         self._events.append(Generated(choice.request_id, choice.index, now, sampled))
         if token in choice.stop_ids:
             self._finish(choice, FinishReason.STOP, now, stop_token=token)
+        elif choice.guide is not None and self._ends_by_form(choice, choice.guide, token, now):
+            return
         elif len(tokens) >= choice.max_len:
             self._finish(choice, FinishReason.LENGTH, now)
 
-    def _end_request(self, request_id: RequestId, reason: FinishReason, now: float, message: str | None = None) -> None:
+    def _ends_by_form(self, choice: Choice, guide: Guide, token: TokenId, now: float) -> bool:
+        """Ends a choice whose text is complete with this token, or whose form lets it go no further."""
+        guide.accept(token)
+        if guide.complete:
+            self._finish(choice, FinishReason.STOP, now)
+        elif guide.fault is not None:
+            self._end_request(choice.request_id, FinishReason.ERROR, now, guide.fault, BAD_STRUCTURE)
+        return guide.complete or guide.fault is not None
+
+    def _end_request(
+        self,
+        request_id: RequestId,
+        reason: FinishReason,
+        now: float,
+        message: str | None = None,
+        code: str | None = None,
+    ) -> None:
         choices = self.roster.unfinished(request_id)
         beams = choices[0].beams if choices else None
         for number in [choice.index for choice in choices] if beams is None else beams.numbers:
-            self._events.append(Finished(request_id, number, now, reason, None, message))
+            self._events.append(Finished(request_id, number, now, reason, None, message, code))
         for choice in choices:
             self._drop(choice)
 
@@ -505,8 +543,8 @@ class Scheduler:
         self._events += self.cache.drain(now)
         pool = self.cache.pool
         gauges = (pool.num_blank, pool.num_cached, pool.num_leased)
-        counts = (len(self.roster.running), len(self.roster.waiting))
-        self._events.append(Stepped(now, self._step, *counts, num_tokens, *gauges, timings_s))
+        counts = (len(self.roster.running), len(self.roster.waiting) + len(self.roster.held))
+        self._events.append(Stepped(now, self._step, *counts, num_tokens, *gauges, timings_s, len(self.roster.held)))
         return self._drain(now)
 
     def _drain(self, now: float) -> tuple[Event, ...]:

@@ -93,6 +93,8 @@ class Load:
     """Choices that hold blocks."""
     num_waiting: int
     """Choices in the queue, the preempted ones too."""
+    num_held: int
+    """Those of the waiting that lack something from outside: their guide."""
     num_waiting_tokens: int
     """Known tokens of those: what is to be computed before the queue is empty, but for prefix hits."""
     blocks_blank: int
