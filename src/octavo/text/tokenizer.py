@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Tokenizer", "TokenizerError", "TooLong", "build_tokenizer"]
 
+_ELSEWHERE = "\x02"
+"""A beginning that no token has in common with what follows it."""
 LONG_TEXT = 1_000
 """Characters from which a text is encoded without the interpreter's lock; at a quarter of a microsecond each."""
 
@@ -83,6 +85,19 @@ class Tokenizer:
                 ids += self._without_leaks(_encode(library, plain))
             library = self._parts.continuing
         return ids
+
+    def encode_continuing(self, text: str) -> list[int]:
+        """Ids that spell exactly `text`, as in the middle of a longer one: nothing is put before its first word."""
+        before = self.encode(_ELSEWHERE, add_special_tokens=False)
+        ids = self.encode(_ELSEWHERE + text, add_special_tokens=False)
+        rest = ids[len(before) :]
+        exact = b"".join(self.shown_pieces[token] for token in rest) == text.encode()
+        return rest if exact and ids[: len(before)] == before else [self._byte_ids[byte] for byte in text.encode()]
+
+    @cached_property
+    def _byte_ids(self) -> dict[int, int]:
+        """byte -> the token that is just this byte."""
+        return {piece[0]: token for token in range(self.vocab_size) if len(piece := self.shown_pieces[token]) == 1}
 
     def check_length(self, text: str, at_most: int | None) -> None:
         """Raises TooLong where this text certainly has more tokens than that. Looks at its length alone."""

@@ -1,0 +1,78 @@
+"""The trial: what would hold up or end whoever compiles it does so in a process of its own."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from octavo.core.structured import StructuredOutputsParams as Params
+from octavo.text import trial as module
+from octavo.text.grammar import GrammarError
+from octavo.text.trial import Trial
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    opened = Trial()
+    yield opened
+    opened.close()
+
+
+def links(count: int) -> Params:
+    """A schema that leads to its end by way of this many others: compilers recurse."""
+    schemas = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(count)}
+    return Params(json={"$ref": "#/$defs/d0", "$defs": {**schemas, f"d{count}": {}}})
+
+
+def test_verdicts(trial: Trial):
+    trial.check(Params(json={"type": "object"}).output())
+    with pytest.raises(GrammarError, match="notatype"):
+        trial.check(Params(json={"type": "notatype"}).output())
+    with pytest.raises(GrammarError, match="triggers"):
+        trial.check(Params(structural_tag={}).output())
+    trial.check(Params(choice=["😀", "a\nb"]).output())
+
+
+def test_verdicts_are_remembered(trial: Trial):
+    bad, good = Params(regex="(").output(), Params(regex="a").output()
+    assert not trial.knows(bad)
+    for _ in range(2):
+        with pytest.raises(GrammarError):
+            trial.check(bad)
+        trial.check(good)
+    assert trial.knows(bad) and trial.knows(good)
+
+
+def test_what_ends_the_process_is_refused_and_the_next_is_tried(trial: Trial):
+    with pytest.raises(GrammarError, match="compile"):
+        trial.check(links(1300).output())
+    trial.check(links(50).output())
+
+
+def test_what_takes_too_long_is_refused_and_the_next_is_tried(trial: Trial, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "WAIT_S", 0.5)
+    patterns = Params(json={"patternProperties": {f"^a{i}b": {"type": "integer"} for i in range(1000)}})
+    trial.check(Params(regex="a").output())
+    with pytest.raises(GrammarError, match="takes more than"):
+        trial.check(patterns.output())
+    monkeypatch.undo()
+    trial.check(Params(regex="b").output())
+
+
+def test_a_process_that_was_ended_is_replaced(trial: Trial):
+    trial.check(Params(regex="a").output())
+    process = trial._process
+    assert process is not None
+    os.kill(process.pid, 9)
+    process.wait()
+    with pytest.raises(GrammarError):
+        trial.check(Params(regex="b").output())
+    trial.check(Params(regex="c").output())
+
+
+def test_closing_leaves_no_process(trial: Trial):
+    trial.check(Params(regex="a").output())
+    process = trial._process
+    trial.close()
+    assert process is not None and process.poll() is not None
+    trial.close()
