@@ -20,15 +20,18 @@ from octavo.engine.llm import OfflineEngine
 if TYPE_CHECKING:
     import socket
 
-    from octavo.core.ports import Backend
+    from octavo.core.ports import Backend, Guide
+    from octavo.core.structured import StructuredOutput
     from octavo.core.types import Limits
     from octavo.engine.client import EngineFacts
+    from octavo.engine.compilations import Compile
     from octavo.engine.launch import ProcessClient
     from octavo.engine.loop import Replica
     from octavo.engine.memory import MemoryPlan
-    from octavo.models.checkpoint import Checkpoint
+    from octavo.models.checkpoint import Checkpoint, Vocabulary
     from octavo.server.app import App
     from octavo.text.chat import ChatTemplate
+    from octavo.text.guide import Compiler
     from octavo.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -53,15 +56,20 @@ def with_model(config: Config, path: Path) -> Config:
 
 def load_text(config: Config, checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
     """The tokenizer and chat template that the configuration asks for, or else the checkpoint's own."""
-    from octavo.loaders import open_checkpoint
     from octavo.text.chat import ChatTemplate
     from octavo.text.tokenizer import build_tokenizer
 
-    other = config.model.tokenizer
-    vocabulary = checkpoint.vocabulary if other is None else open_checkpoint(other).vocabulary
+    vocabulary = _vocabulary(config, checkpoint)
     tokenizer = build_tokenizer(vocabulary, trusts_texts=config.model.allow_special_tokens_in_text)
     source = vocabulary.chat_template if config.model.chat_template is None else _template(config.model.chat_template)
     return tokenizer, None if source is None else ChatTemplate(source, tokenizer.special_tokens)
+
+
+def _vocabulary(config: Config, checkpoint: Checkpoint) -> Vocabulary:
+    from octavo.loaders import open_checkpoint
+
+    other = config.model.tokenizer
+    return checkpoint.vocabulary if other is None else open_checkpoint(other).vocabulary
 
 
 def _template(given: str) -> str:
@@ -183,7 +191,29 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     facts = _facts(config, checkpoint, loaded, plan, backend)
     algorithm = config.cache.prefix_caching_hash_algo
     scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, hash_algorithm=algorithm)
-    return Replica(scheduler, backend, facts)
+    return Replica(scheduler, backend, facts, compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size))
+
+
+def compiler_of(vocabulary: Vocabulary, vocab_size: int) -> Compile:
+    """Compiles structured outputs for this vocabulary. An engine needs no tokenizer until somebody asks for one."""
+    from threading import Lock
+
+    turn, built = Lock(), list["Compiler"]()
+
+    def compile(output: StructuredOutput) -> Guide:
+        with turn:
+            if not built:
+                built.append(_build_compiler(vocabulary, vocab_size))
+        return built[0].compile(output)
+
+    return compile
+
+
+def _build_compiler(vocabulary: Vocabulary, vocab_size: int) -> Compiler:
+    from octavo.text.guide import Compiler
+    from octavo.text.tokenizer import build_tokenizer
+
+    return Compiler(build_tokenizer(vocabulary), vocab_size)
 
 
 def _with_cache(loaded: _Loaded, plan: MemoryPlan) -> Backend:

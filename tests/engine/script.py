@@ -44,5 +44,5 @@ class Script:
 def play(replica: Replica, *turns: Sequence[Order]) -> Script:
     """Turns the loop until all is done."""
     script = Script(*turns)
-    EngineLoop(replica.scheduler, replica.backend).run(script)
+    EngineLoop(replica.scheduler, replica.backend, compile=replica.compile).run(script)
     return script

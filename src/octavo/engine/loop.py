@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from octavo.core.events import Event, Stepped
+from octavo.core.events import Event, Refused, Stepped
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
@@ -15,8 +15,12 @@ from octavo.engine.answers import answer
 from octavo.engine.asks import Ask
 from octavo.engine.client import EngineFacts
 from octavo.engine.clock import Clock, now
+from octavo.engine.compilations import Compilations, Compile, no_guides
 
 log = logging.getLogger(__name__)
+
+COMPILE_WAIT_S = 0.01
+"""A loop that has nothing to do but to wait for a guide looks for orders this often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class Replica:
     scheduler: Scheduler
     backend: Backend
     facts: EngineFacts
+    compile: Compile = no_guides
+    """A structured output -> its guide. Called in threads beside the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +72,13 @@ class Port(Protocol):
 class EngineLoop:
     """Drives one scheduler and one backend; nothing else may while it runs."""
 
-    def __init__(self, scheduler: Scheduler, backend: Backend, clock: Clock = now) -> None:
+    def __init__(
+        self, scheduler: Scheduler, backend: Backend, clock: Clock = now, *, compile: Compile = no_guides
+    ) -> None:
         self._scheduler = scheduler
         self._backend = backend
         self._clock = clock
+        self._compilations = Compilations(compile, clock)
         self._last_step = 0
 
     def run(self, port: Port) -> None:
@@ -79,7 +88,8 @@ class EngineLoop:
 
     def turn(self, port: Port) -> bool:
         """Takes orders and runs one step, where there is one to run. False where the port says stop."""
-        orders = port.receive(idle=not self._scheduler.has_work)
+        compiling = self._compilations.pending
+        orders = port.receive(idle=not self._scheduler.has_work and not compiling)
         if orders is None:
             return False
         if orders:
@@ -87,6 +97,8 @@ class EngineLoop:
             port.publish(events)
             for reply in replies:
                 reply()
+        if compiling and (guided := self._guided()):
+            port.publish(guided)
         if self._scheduler.has_work:
             port.publish(self._step())
         return True
@@ -98,7 +110,7 @@ class EngineLoop:
         replies: list[Callable[[], None]] = []
         for order in orders:
             if isinstance(order, Request):
-                events += self._scheduler.submit(order, time_s)
+                events += self._submit(order, time_s)
             elif isinstance(order, Withdraw):
                 events += self._scheduler.cancel(order.request_id, time_s, order.choice)
             else:
@@ -109,6 +121,13 @@ class EngineLoop:
             events.append(self._at_rest(time_s))
         return events, replies
 
+    def _submit(self, request: Request, time_s: float) -> Sequence[Event]:
+        events = self._scheduler.submit(request, time_s)
+        output = request.params.structured_outputs
+        if output is not None and not isinstance(events[-1], Refused):
+            self._compilations.start(request.request_id, output)
+        return events
+
     def _answer(self, ask: Ask[Any], time_s: float) -> tuple[Sequence[Event], Any]:
         """A question that cannot be answered is its asker's misfortune, nobody else's."""
         try:
@@ -117,11 +136,23 @@ class EngineLoop:
             log.exception("%s cannot be answered", ask)
             return (), error
 
+    def _guided(self) -> list[Event]:
+        """Hands guides to those who are held for them. Waits for one where there is nothing else to do."""
+        events: list[Event] = []
+        for request_id, outcome in self._compilations.take(0.0 if self._scheduler.has_work else COMPILE_WAIT_S):
+            if isinstance(outcome, str):
+                events += self._scheduler.give_up(request_id, f"structured_outputs: {outcome}", self._clock())
+            else:
+                events += self._scheduler.guide(request_id, outcome, self._clock())
+        if events and not self._scheduler.has_work:
+            events.append(self._at_rest(self._clock()))
+        return events
+
     def _at_rest(self, time_s: float) -> Stepped:
         """The gauges where no step follows that would tell them."""
         load = self._scheduler.load()
         blocks = (load.blocks_blank, load.blocks_cached, load.blocks_leased)
-        return Stepped(time_s, self._last_step, load.num_running, load.num_waiting, 0, *blocks, {})
+        return Stepped(time_s, self._last_step, load.num_running, load.num_waiting, 0, *blocks, {}, load.num_held)
 
     def _step(self) -> tuple[Event, ...]:
         """Plans, executes and commits one step; returns what happened."""
