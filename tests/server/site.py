@@ -14,6 +14,7 @@ import httpx
 import uvloop
 
 from octavo.backends.reference import ReferenceBackend
+from octavo.boot import compiler_of
 from octavo.config.schema import Config, ModelConfig, ServerConfig
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend, Capacity
@@ -77,7 +78,7 @@ def replica_of(checkpoint: Checkpoint, backend: Backend, limits: Limits) -> Repl
         report=("threads: 1",),
         warnings=("it is tiny",),
     )
-    return Replica(Scheduler(limits), backend, facts)
+    return Replica(Scheduler(limits), backend, facts, compiler_of(checkpoint.vocabulary, checkpoint.spec.vocab_size))
 
 
 class Gate:

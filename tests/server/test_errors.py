@@ -120,7 +120,7 @@ def test_completion_fields_at_fault_are_named(site: Site, fields: dict[str, Any]
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 500}, "top_logprobs"),
         ({"logprobs": 5}, "logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"echo": True}, "echo"),
     ],
     ids=str,

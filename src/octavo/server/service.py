@@ -18,6 +18,7 @@ from octavo.server.exposition import MetersCollector, registry_of
 from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, invalid, unavailable, unknown_model
 from octavo.server.tenancy import Tenancy
+from octavo.server.trials import Trials
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer, TooLong
 
@@ -45,6 +46,7 @@ class Service:
         self.template = template
         self.config = config
         self.duty = Duty()
+        self.trials = Trials()
         self.meters = Meters()
         self.doorway = Doorway(config, self.meters)
         self.tenancy = Tenancy(config, self.meters)

@@ -12,7 +12,7 @@ from octavo.core.misses import Miss
 from octavo.core.plan import ScoredToken
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import FinishReason
-from octavo.server.openai.errors import failed, refused, unavailable
+from octavo.server.openai.errors import broken_off, refused, unavailable
 from octavo.text.stream import TextDelta, TextStream
 from octavo.text.tokenizer import Tokenizer
 
@@ -131,7 +131,7 @@ class Answer:
         if choice.done:
             return None
         if event.reason is FinishReason.ERROR:
-            raise failed(event.message or "the engine could not go on with this request")
+            raise broken_off(event)
         if event.reason is FinishReason.ABORT:
             raise unavailable(event.message or "the request was cancelled by the server", "cancelled")
         delta = so_far or Delta(event.choice, "")

@@ -23,6 +23,7 @@ from octavo.server.openai.messages import Message, checked
 from octavo.server.openai.params import Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import ChatRequest, TokenizeRequest
+from octavo.server.openai.structured import asked_structure
 from octavo.server.service import Service
 from octavo.text.chat import TemplateError, encode_chat
 from octavo.text.messages import prepare
@@ -39,12 +40,13 @@ async def chat(service: Service, exchange: Exchange) -> None:
     service.check_model(body.model)
     check_stream_options(body)
     check_choices(service, body, 1)
+    structure = await asked_structure(service, body)
     asked = asked_length(body, None)
     messages = chat_messages(service, body.messages)
     ids = await chat_ids(service, body, messages)
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
-    job = make_job(service, exchange, body, [prompt], asked, _scores(body))
+    job = make_job(service, exchange, body, [prompt], asked, _scores(body), structure)
     await respond(exchange, body, job, ChatShape(service, body, job, echoed))
 
 

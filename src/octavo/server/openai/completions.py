@@ -20,6 +20,7 @@ from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import CompletionRequest
+from octavo.server.openai.structured import asked_structure
 from octavo.server.service import Service
 
 DEFAULT_MAX_TOKENS = 16
@@ -33,10 +34,11 @@ async def complete(service: Service, exchange: Exchange) -> None:
     service.check_model(body.model)
     check_stream_options(body)
     check_choices(service, body, len(body.prompt))
+    structure = await asked_structure(service, body)
     asked = asked_length(body, DEFAULT_MAX_TOKENS)
     context = service.context(exchange.tenant)
     prompts = [truncated(context, body, prompt, asked) for prompt in await _prompts(service, body)]
-    job = make_job(service, exchange, body, prompts, asked, _scores(body))
+    job = make_job(service, exchange, body, prompts, asked, _scores(body), structure)
     await respond(exchange, body, job, CompletionShape(service, body, job, prompts))
 
 

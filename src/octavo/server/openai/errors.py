@@ -2,7 +2,7 @@
 
 import msgspec
 
-from octavo.core.events import Refused
+from octavo.core.events import Finished, Refused
 from octavo.core.sampling import ParameterError
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -85,6 +85,18 @@ def engine_dead(error: Exception) -> ApiError:
 def failed(message: str, code: str = "generation_failed") -> ApiError:
     """500: this request was sound and could not be answered."""
     return ApiError(500, message, kind=SERVER, code=code)
+
+
+_OWN_DOING = {"structured_outputs": "structured_outputs", "nothing_allowed": None}
+"""Codes of requests that failed for what they asked for, and the field at fault where it is known."""
+
+
+def broken_off(event: Finished) -> ApiError:
+    """What an error at the end of a request means to its client: 400 where its own fields are the cause."""
+    message = event.message or "the engine could not go on with this request"
+    if event.code in _OWN_DOING:
+        return invalid(message, _OWN_DOING[event.code], event.code)
+    return failed(message)
 
 
 def bad_parameter(error: ParameterError, param: str | None = None) -> ApiError:

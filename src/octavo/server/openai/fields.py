@@ -21,7 +21,7 @@ class Known:
 
 
 _BEAMS = "beam search is not available"
-_GRAMMAR = "structured output is not available yet"
+_STRUCTURE = "it belongs into structured_outputs (as `json`, for a schema) or response_format"
 _TOOLS = "tool calls are not available yet: only `none` is"
 
 NOT_YET: Mapping[str, Known] = {
@@ -33,15 +33,11 @@ NOT_YET: Mapping[str, Known] = {
     "bad_words": Known("it is not available yet: logit_bias with -100 bans single tokens", ([],)),
     "suffix": Known("the model has no fill-in-the-middle tokens", ("",)),
     "prompt_embeds": Known("prompts are text or token ids"),
-    "response_format": Known(f"{_GRAMMAR}: only the type `text` is", ({"type": "text"},)),
-    "structured_outputs": Known(_GRAMMAR),
-    "guided_json": Known(_GRAMMAR),
-    "guided_regex": Known(_GRAMMAR),
-    "guided_choice": Known(_GRAMMAR),
-    "guided_grammar": Known(_GRAMMAR),
-    "structural_tag": Known(_GRAMMAR),
-    "grammar": Known(_GRAMMAR),
-    "json_schema": Known(_GRAMMAR),
+    "guided_decoding_backend": Known("there is one backend", ("auto", "guidance", "llguidance")),
+    "guided_whitespace_pattern": Known("white space is bounded as it is"),
+    "structural_tag": Known(_STRUCTURE),
+    "grammar": Known(_STRUCTURE),
+    "json_schema": Known(_STRUCTURE),
     "tool_choice": Known(_TOOLS, ("none", "auto")),
     "functions": Known(_TOOLS, ([],)),
     "function_call": Known(_TOOLS, ("none",)),

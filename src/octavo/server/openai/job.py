@@ -9,7 +9,7 @@ from typing import Any
 from octavo.config.tenants import Tenant
 from octavo.core.misses import Miss
 from octavo.core.request import Request
-from octavo.core.sampling import SamplingParams
+from octavo.core.sampling import SamplingParams, StructuredOutput
 from octavo.core.types import FinishReason, RequestId
 from octavo.engine.client import EngineDead
 from octavo.engine.clock import now
@@ -129,7 +129,13 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def make_job(
-    service: Service, exchange: Exchange, body: Sampling, prompts: Sequence[Prompt], asked: Asked, scores: Scores
+    service: Service,
+    exchange: Exchange,
+    body: Sampling,
+    prompts: Sequence[Prompt],
+    asked: Asked,
+    scores: Scores,
+    structure: StructuredOutput | None,
 ) -> Job:
     """Checks all that can be checked before the engine sees it. Raises ApiError 400."""
     capacity = service.facts.capacity
@@ -138,7 +144,7 @@ def make_job(
     flag = "--max-model-len" if context == capacity.max_model_len else "max_tokens_per_request of the tenant"
     limits = [asked.limit(len(prompt.ids), context, param, strict=strict, flag=flag) for prompt in prompts]
     eos = service.tokenizer.eos_token_ids
-    params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores) for limit in set(limits)}
+    params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores, structure) for limit in set(limits)}
     seed = service.seed(body.seed)
     _tell(exchange, seed, asked, min(limits))
     pairs = [(prompt, params[limit]) for prompt, limit in zip(prompts, limits, strict=True)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.config.tenants import HIGHEST_PRIORITY, LOWEST_PRIORITY, NOBODY, PRIVATE, Tenant
-from octavo.core.sampling import ParameterError, SamplingParams, check_token_ids
+from octavo.core.sampling import ParameterError, SamplingParams, StructuredOutput, check_token_ids
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.schema import Sampling
 
@@ -100,13 +100,19 @@ class Scores:
 
 
 def sampling_params(
-    body: Sampling, max_tokens: int, vocab_size: int, eos_token_ids: Sequence[int], scores: Scores
+    body: Sampling,
+    max_tokens: int,
+    vocab_size: int,
+    eos_token_ids: Sequence[int],
+    scores: Scores,
+    structure: StructuredOutput | None = None,
 ) -> SamplingParams:
     """Raises ApiError 400 that names the field for whatever is outside its range or outside the vocabulary."""
     check_number_of_ids(body, vocab_size)
     given = {name: getattr(body, name) for name in _SAME}
     fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     fields |= {"max_tokens": max_tokens, "logprobs": scores.logprobs, "prompt_logprobs": scores.prompt_logprobs}
+    fields["structured_outputs"] = structure
     if body.top_k is not None:
         fields["top_k"] = min(body.top_k, vocab_size)
     try:

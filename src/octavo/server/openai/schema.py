@@ -114,6 +114,43 @@ class StreamOptions(BaseModel):
     include_obfuscation: Literal[False] | None = optional("Padding against traffic analysis: not available.")
 
 
+class JsonSchema(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=64, description="What the schema is called.")
+    schema_: dict[str, Any] = Field(alias="schema", description="A JSON Schema.")
+    description: str | None = optional("No effect: the model is not shown the schema.")
+    strict: bool | None = optional("No effect: the answer always follows the schema.")
+
+
+class ResponseFormat(BaseModel):
+    """OpenAI's form of an answer."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"] = Field(description="What it is.")
+    json_schema: JsonSchema | None = optional("With the type json_schema.")
+    structures: list[Any] | None = optional("With the type structural_tag: objects with begin, schema and end.")
+    triggers: list[Any] | None = optional("With the type structural_tag: what a structure begins with.")
+
+
+class StructuredOutputs(BaseModel):
+    """vLLM's form of an answer: one of these."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="A JSON Schema.")
+    regex: str | None = optional("A regular expression for the whole answer.")
+    choice: list[str] | None = optional("The texts of which the answer is one.")
+    grammar: str | None = optional("A grammar in Lark's notation or in GBNF.")
+    json_object: bool | None = optional("Any JSON object.")
+    structural_tag: dict[str, Any] | str | None = optional("Free text with structures, as response_format has them.")
+    disable_fallback: Literal[True] | None = optional("No effect: there is one backend.")
+    disable_any_whitespace: Literal[False] | None = optional("White space is bounded, not left out.")
+    disable_additional_properties: Literal[False] | None = optional("The schema says it.")
+    whitespace_pattern: None = optional("Not available: white space is bounded.")
+
+
 class Sampling(Body):
     """What chat and completions have in common."""
 
@@ -137,6 +174,12 @@ class Sampling(Body):
     allowed_token_ids: Ids | None = optional("Sample from these tokens only.")
     prompt_logprobs: int | None = optional("Logprobs of the prompt's tokens, with this many alternatives.")
     skip_special_tokens: bool | None = optional("Leave control tokens out of the text. Default true.")
+    response_format: ResponseFormat | None = optional("The form that the answer has, OpenAI's way.")
+    structured_outputs: StructuredOutputs | None = optional("The form that the answer has, vLLM's way.")
+    guided_json: dict[str, Any] | str | None = optional("The older name of structured_outputs.json.")
+    guided_regex: str | None = optional("The older name of structured_outputs.regex.")
+    guided_choice: list[str] | None = optional("The older name of structured_outputs.choice.")
+    guided_grammar: str | None = optional("The older name of structured_outputs.grammar.")
     stream: bool | None = optional("Send server-sent events as the tokens come.")
     stream_options: StreamOptions | None = optional("Only with stream.")
     echo: bool | None = optional("Put the prompt (in chat: the message that is continued) before the answer.")
