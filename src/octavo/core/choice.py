@@ -95,8 +95,7 @@ class Choice:
         self.demand = demand
         """Tokens that its request counts for in the queue: the prompt, and what its choices are expected to add."""
         self.stop_ids = stop_ids
-        self.guide: Guide | None = None
-        """Keeps it to the form that was asked for; there before its first work."""
+        self.guide: Guide | None = None  # keeps it to its form, where it has one; there before its first work
         self.computed = 0
         self.granted = 0
         """Tokens that the plan in flight, or in the making, computes."""
