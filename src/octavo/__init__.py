@@ -3,27 +3,26 @@
 `import octavo` is light; the names below load what they need when they are first used.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 if TYPE_CHECKING:
     from octavo.boot import LLM
     from octavo.core.sampling import SamplingParams, StructuredOutputsParams
+    from octavo.engine.beam_search import BeamSearchParams
+
+_HOMES = {
+    "LLM": "octavo.boot",
+    "BeamSearchParams": "octavo.engine.beam_search",
+    "SamplingParams": "octavo.core.sampling",
+    "StructuredOutputsParams": "octavo.core.structured",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LLM":
-        from octavo.boot import LLM
-
-        return LLM
-    if name == "SamplingParams":
-        from octavo.core.sampling import SamplingParams
-
-        return SamplingParams
-    if name == "StructuredOutputsParams":
-        from octavo.core.structured import StructuredOutputsParams
-
-        return StructuredOutputsParams
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'octavo' has no attribute {name!r}")

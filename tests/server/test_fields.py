@@ -231,11 +231,6 @@ def test_values_that_ask_for_nothing_are_taken(site: Site, name: str) -> None:
         assert site.chat("the", max_tokens=1, **{name: value}).status_code == 200
 
 
-def test_best_of_as_many_as_are_returned_asks_for_nothing(site: Site) -> None:
-    assert site.complete(PROMPT, n=2, best_of=2, max_tokens=1).status_code == 200
-    assert site.complete(PROMPT, n=2, best_of=3).json()["error"]["param"] == "best_of"
-
-
 def test_tools_are_shown_only_where_none_is_to_be_called(site: Site) -> None:
     tools = [{"type": "function", "function": {"name": "ping"}}]
     assert site.chat("the", tools=tools).json()["error"]["param"] == "tools"

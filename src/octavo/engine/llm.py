@@ -13,6 +13,7 @@ from octavo.core.events import Event, Refused
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams, check_token_ids
 from octavo.core.types import RequestId
+from octavo.engine.beam_search import BeamSearchOutput, BeamSearchParams, beams_of
 from octavo.engine.clock import now
 from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
 from octavo.engine.outputs import Gathering, RequestOutput
@@ -98,6 +99,13 @@ class OfflineEngine:
 
         texts = [tokenized(one) for one in _conversations(messages)]
         return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """The most likely continuations of each prompt, best first; as `generate` otherwise."""
+        outputs = self.generate(prompts, params.sampling_params(), use_tqdm=use_tqdm)
+        return [beams_of(output, params, self._tokenizer) for output in outputs]
 
     def get_tokenizer(self) -> "Tokenizer":
         return self._tokenizer

@@ -103,17 +103,19 @@ class Gathering:
         params = request.params
         self._params = params
         self._tokenizer = tokenizer
-        self._streams = [TextStream(tokenizer, params) for _ in range(params.n)]
+        self._streams = [TextStream(tokenizer, params) for _ in range(params.num_choices)]
         self._ended: set[int] = set()
         self._stopped_here: list[int] = []
-        scores = None if params.logprobs is None else 0.0
+        ranked = params.use_beam_search or params.width > params.n
+        total = 0.0 if ranked or params.logprobs is not None else None
+        logprobs = params.logprobs is not None
         self.output = RequestOutput(
             request_id=request.request_id,
             prompt=prompt,
             prompt_token_ids=list(request.prompt),
             outputs=[
-                CompletionOutput(index, cumulative_logprob=scores, logprobs=None if scores is None else [])
-                for index in range(params.n)
+                CompletionOutput(index, cumulative_logprob=total, logprobs=[] if logprobs else None)
+                for index in range(params.num_choices)
             ],
             prompt_logprobs=None if params.prompt_logprobs is None else [None],
         )
@@ -165,9 +167,10 @@ class Gathering:
 
     def _count(self, choice: CompletionOutput, token: ScoredToken) -> None:
         choice.token_ids.append(token.token)
-        if choice.logprobs is not None and choice.cumulative_logprob is not None:
-            choice.logprobs.append(self._distribution(token))
+        if choice.cumulative_logprob is not None:
             choice.cumulative_logprob += token.logprob or 0.0
+        if choice.logprobs is not None:
+            choice.logprobs.append(self._distribution(token))
 
     def _finished(self, choice: CompletionOutput, event: Finished) -> None:
         if event.reason is FinishReason.ERROR:
@@ -177,7 +180,17 @@ class Gathering:
             choice.stop_reason = event.stop_token if event.stop_token in self._params.stop_token_ids else None
             self._add_text(choice, self._streams[choice.index].finish())
         self._ended.add(choice.index)
-        self.output.finished = len(self._ended) == self._params.n
+        if len(self._ended) == self._params.num_choices:
+            self.output.finished = True
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Of more choices than were asked for, those with the highest sum of logprobs, best first."""
+        if self._params.num_choices > self._params.n:
+            ranked = sorted(self.output.outputs, key=lambda choice: -(choice.cumulative_logprob or 0.0))
+            self.output.outputs = ranked[: self._params.n]
+            for index, choice in enumerate(self.output.outputs):
+                choice.index = index
 
     def _distribution(self, token: ScoredToken) -> Distribution:
         text = self._tokenizer.token_text

@@ -32,25 +32,30 @@ class Delta(msgspec.Struct):
 
 
 class _Choice:
-    __slots__ = ("done", "pending", "text")
+    __slots__ = ("done", "logprob", "num_tokens", "pending", "text")
 
     def __init__(self, text: TextStream) -> None:
         self.text = text
         self.pending: list[ScoredToken] = []
         """Tokens that no text has accounted for yet; only kept with logprobs."""
         self.done = False
+        self.num_tokens = 0
+        self.logprob = 0.0
+        """The sum over its tokens; as `num_tokens` only where choices are ranked by it."""
 
 
 class Answer:
     """The answer to one prompt, while it comes. Raises ApiError where there will be none."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, *, return_ids: bool = False) -> None:
-        self._choices = [_Choice(TextStream(tokenizer, params)) for _ in range(params.n)]
+        self._choices = [_Choice(TextStream(tokenizer, params)) for _ in range(params.num_choices)]
         self._eos = frozenset(tokenizer.eos_token_ids)
         self._logprobs = params.logprobs is not None
-        self._plain = not self._logprobs and not return_ids
+        self._num_kept = params.n
+        self._ranks = params.num_choices > params.n
+        self._plain = not (self._logprobs or return_ids or self._ranks)
         self._return_ids = return_ids
-        self._open = params.n
+        self._open = params.num_choices
         self.admitted = False
         """Has the engine begun to work on it?"""
         self.cached_tokens = 0
@@ -63,6 +68,15 @@ class Answer:
     def done(self) -> bool:
         """Has each choice come to its end? Of a stop string the engine does not know."""
         return self._open == 0
+
+    def keep_best(self) -> list[int]:
+        """Which choices are returned: of more than were asked for the most likely, best first. Only they count then."""
+        if not self._ranks:
+            return list(range(self._num_kept))
+        numbers = range(len(self._choices))
+        best = sorted(numbers, key=lambda number: -self._choices[number].logprob)[: self._num_kept]
+        self.completion_tokens = sum(self._choices[number].num_tokens for number in best)
+        return best
 
     def stopped_here(self) -> list[int]:
         """The choices that a stop string has ended since the last call, and that go on in the engine."""
@@ -119,6 +133,9 @@ class Answer:
         return delta
 
     def _detail(self, delta: Delta, choice: _Choice, piece: TextDelta, tokens: Sequence[ScoredToken]) -> None:
+        if self._ranks:
+            choice.num_tokens += piece.num_tokens
+            choice.logprob += sum(scored.logprob or 0.0 for scored in tokens[: piece.num_tokens])
         if self._return_ids:
             delta.token_ids = [scored.token for scored in tokens[: piece.num_tokens]]
         if self._logprobs:

@@ -11,7 +11,7 @@ from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.fields import check_known
 from octavo.server.openai.intake import (
     check_choices,
-    check_stream_options,
+    check_stream,
     most_tokens,
     read,
     report_unknown,
@@ -38,7 +38,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
     body = await read(service, exchange, ChatRequest)
     report_unknown(service, exchange, check_known(body))
     service.check_model(body.model)
-    check_stream_options(body)
+    check_stream(body)
     check_choices(service, body, 1)
     structure = await asked_structure(service, body)
     asked = asked_length(body, None)

@@ -9,7 +9,7 @@ from octavo.server.openai.errors import invalid
 from octavo.server.openai.fields import check_known
 from octavo.server.openai.intake import (
     check_choices,
-    check_stream_options,
+    check_stream,
     most_tokens,
     read,
     report_unknown,
@@ -32,7 +32,7 @@ async def complete(service: Service, exchange: Exchange) -> None:
     body = await read(service, exchange, CompletionRequest)
     report_unknown(service, exchange, check_known(body))
     service.check_model(body.model)
-    check_stream_options(body)
+    check_stream(body)
     check_choices(service, body, len(body.prompt))
     structure = await asked_structure(service, body)
     asked = asked_length(body, DEFAULT_MAX_TOKENS)

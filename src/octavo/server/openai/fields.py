@@ -20,15 +20,10 @@ class Known:
         return value is None or any(type(value) is type(each) and value == each for each in self.neutral)
 
 
-_BEAMS = "beam search is not available"
 _STRUCTURE = "it belongs into structured_outputs (as `json`, for a schema) or response_format"
 _TOOLS = "tool calls are not available yet: only `none` is"
 
 NOT_YET: Mapping[str, Known] = {
-    "best_of": Known("choosing among more samples than are returned is not available: use n"),
-    "use_beam_search": Known(_BEAMS, (False,)),
-    "length_penalty": Known(_BEAMS, (1.0, 1)),
-    "early_stopping": Known(_BEAMS, (False,)),
     "typical_p": Known("typical sampling is not available", (1.0, 1)),
     "bad_words": Known("it is not available yet: logit_bias with -100 bans single tokens", ([],)),
     "suffix": Known("the model has no fill-in-the-middle tokens", ("",)),
@@ -71,19 +66,12 @@ NOT_YET: Mapping[str, Known] = {
 def check_known(body: Body) -> tuple[str, ...]:
     """The names in `body` that nobody knows. Raises ApiError 400 for one that asks for what is not here."""
     extra: Mapping[str, Any] = body.model_extra or {}
-    _check_choosing(extra, getattr(body, "n", None) or 1)
     _check_calling(extra, getattr(body, "tools", None))
     for name in sorted(extra.keys() & NOT_YET.keys()):
         known = NOT_YET[name]
-        if name != "best_of" and not known.asks_for_nothing(extra[name]):
+        if not known.asks_for_nothing(extra[name]):
             raise unsupported(name, f"{name} is {shown(extra[name])}, but {known.why}")
     return tuple(name for name in extra if name not in NOT_YET)
-
-
-def _check_choosing(extra: Mapping[str, Any], n: int) -> None:
-    best_of = extra.get("best_of")
-    if best_of is not None and best_of != n:
-        raise unsupported("best_of", f"best_of is {shown(best_of)} and n is {n}, but {NOT_YET['best_of'].why}")
 
 
 def _check_calling(extra: Mapping[str, Any], tools: list[dict[str, Any]] | None) -> None:

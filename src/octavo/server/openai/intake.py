@@ -58,21 +58,31 @@ def report_unknown(service: Service, exchange: Exchange, names: Sequence[str]) -
     log.warning("%s %s: unknown fields: %s", exchange.id, exchange.path, told)
 
 
-def check_stream_options(body: Sampling) -> None:
-    """Raises ApiError where there are options for a stream and no stream."""
+def check_stream(body: Sampling) -> None:
+    """Raises ApiError where there are options for a stream and no stream, or a stream of what is chosen at its end."""
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options is only allowed with stream: true", "stream_options")
+    if body.stream and not body.use_beam_search and (body.best_of or 0) > (body.n or 1):
+        message = (
+            f"best_of is {body.best_of} and n is {body.n or 1}: which samples are the best is known when all are "
+            f"complete, so they cannot be streamed; with use_beam_search the results can, once they are known"
+        )
+        raise invalid(message, "best_of")
 
 
 def check_choices(service: Service, body: Sampling, num_prompts: int) -> None:
     """Raises ApiError 400 for more choices than may be: before there is any work for each of them."""
-    n, most = body.n or 1, service.config.scheduler.max_num_seqs
-    if n > most:
-        raise invalid(f"n is {n}, and at most {most} choices run at once (--max-num-seqs)", "n", "too_many_choices")
+    name, width = ("best_of", body.best_of) if body.best_of is not None else ("n", body.n or 1)
+    most = service.config.scheduler.max_num_seqs
+    if width > most:
+        message = f"{name} is {width}, and at most {most} choices run at once (--max-num-seqs)"
+        raise invalid(message, name, "too_many_choices")
     most = service.config.limits.max_choices
-    if n * num_prompts > most:
-        message = f"n is {n} for each of {num_prompts} prompts, at most {most:,} choices are allowed (--max-choices)"
-        raise invalid(message, "n", "too_many_choices")
+    if width * num_prompts > most:
+        message = (
+            f"{name} is {width} for each of {num_prompts} prompts, at most {most:,} choices are allowed (--max-choices)"
+        )
+        raise invalid(message, name, "too_many_choices")
 
 
 def most_tokens(service: Service, body: Sampling) -> int | None:

@@ -44,8 +44,18 @@ class Job:
 
     @property
     def n(self) -> int:
-        """Choices for each prompt; they are numbered prompt by prompt."""
+        """Choices that each prompt is answered with; they are numbered prompt by prompt."""
         return self.requests[0].params.n
+
+    @property
+    def num_choices(self) -> int:
+        """Choices that the engine gives for each prompt: with best_of more than are answered with."""
+        return self.requests[0].params.num_choices
+
+    def keep_best(self) -> list[int]:
+        """The numbers of the choices to answer with, prompt by prompt, out of all that the engine gave."""
+        kept = [answer.keep_best() for answer in self.answers]
+        return [first * self.num_choices + number for first, numbers in enumerate(kept) for number in numbers]
 
     def usage(self) -> dict[str, Any]:
         """The tokens so far. Each prompt counts once, whatever its n."""
@@ -91,7 +101,7 @@ class Job:
                 self._end_stopped(request.request_id, answer.stopped_here())  # before a slow client is waited for
                 if deltas:
                     if index or self.prompt_only:
-                        deltas = self._adapted(deltas, index * request.params.n)
+                        deltas = self._adapted(deltas, index * self.num_choices)
                     await sink(deltas)
                 if answer.done:
                     return

@@ -103,7 +103,7 @@ def _head(body: Sampling, job: Job, shape: Shape, kind: str) -> dict[str, Any]:
 
 
 async def _whole(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> None:
-    gathered = [Gathered() for _ in range(len(job.requests) * job.n)]
+    gathered = [Gathered() for _ in range(len(job.requests) * job.num_choices)]
 
     async def gather(deltas: Sequence[Delta]) -> None:
         for delta in deltas:
@@ -111,7 +111,7 @@ async def _whole(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> 
 
     head = _head(body, job, shape, shape.whole_object)
     await job.run(gather)
-    choices = [shape.whole(index, choice) for index, choice in enumerate(gathered)]
+    choices = [shape.whole(index, gathered[number]) for index, number in enumerate(job.keep_best())]
     _tell_miss(exchange, job)
     answer = {**head, "choices": choices, "usage": job.usage(), **shape.beside()}
     await exchange.reply(200, msgspec.json.encode(answer))

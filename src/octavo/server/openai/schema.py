@@ -18,6 +18,12 @@ def wrong(allowed: str, value: object) -> PydanticCustomError:
     return PydanticCustomError("allowed", "{allowed}", {"allowed": allowed, "value": shown(value)})
 
 
+def _early(value: object) -> bool | str | None:
+    if value is None or isinstance(value, bool) or value == "never":
+        return value  # type: ignore[return-value]
+    raise wrong('true, false, "never", or null', value)
+
+
 def _texts(value: object) -> list[str] | None:
     if value is None:
         return None
@@ -75,9 +81,11 @@ _PROMPT_SCHEMA = {
         {"type": "array", "items": _IDS_SCHEMA},
     ]
 }
+_EARLY_SCHEMA = {"anyOf": [{"type": "boolean"}, {"const": "never"}, {"type": "null"}]}
 _BIAS_SCHEMA = {"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "null"}]}
 
 Texts = Annotated[list[str] | None, PlainValidator(_texts), WithJsonSchema(_TEXT_LIST_SCHEMA)]
+Early = Annotated[bool | str | None, PlainValidator(_early), WithJsonSchema(_EARLY_SCHEMA)]
 Bias = Annotated[dict[int, float] | None, PlainValidator(_bias), WithJsonSchema(_BIAS_SCHEMA)]
 
 
@@ -159,6 +167,24 @@ class Sampling(Body):
     top_k: int | None = optional("Sample from the k most likely tokens; 0 or -1: all. Default 0.")
     min_p: float | None = optional("Sample from tokens at least this share as likely as the best one. Default 0.")
     n: int | None = optional("Choices for each prompt. Default 1.")
+    best_of: int | None = optional(
+        "Generate this many, return the n with the highest sum of logprobs, best first; usage counts those. Not with "
+        "stream. With use_beam_search: the number of beams. Default: n."
+    )
+    use_beam_search: bool | None = optional(
+        "Search for the most likely answers instead of drawing: n of best_of beams, best first, all at once when they "
+        "are known, in a stream too. Stop strings cut the answers that were found. Not with temperature (but 0 or 1), "
+        "top_p, top_k, min_p, penalties, logit_bias, allowed_token_ids."
+    )
+    length_penalty: float | None = optional(
+        "A beam scores its sum of logprobs / its number of generated tokens ** this: from -10 to 10, higher favours "
+        "long answers. Default 1."
+    )
+    early_stopping: Early = optional(
+        "When a beam search is over, as in Transformers: true: as soon as best_of answers have ended; false: when the "
+        'beams that go on are unlikely to be better than the worst of those; "never": when they cannot be. Default '
+        "false."
+    )
     presence_penalty: float | None = optional("Lowers tokens that were generated before. Default 0.")
     frequency_penalty: float | None = optional("Lowers tokens by how often they were generated. Default 0.")
     repetition_penalty: float | None = optional("Divides the logits of tokens in prompt or answer. Default 1.")
