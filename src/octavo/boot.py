@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from octavo.core.ports import Backend, Guide
     from octavo.core.structured import StructuredOutput
     from octavo.core.types import Limits
-    from octavo.engine.client import EngineFacts
+    from octavo.engine.client import EngineClient, EngineFacts
     from octavo.engine.compilations import Compile
     from octavo.engine.launch import ProcessClient
     from octavo.engine.loop import Replica
@@ -343,27 +343,43 @@ def serve(config: Config) -> int:
     """
     client = start_engine()
     try:
+        from octavo.config import wire
         from octavo.loaders import open_checkpoint
         from octavo.server import lifecycle
 
         checkpoint = open_checkpoint(locate_model(config))
         with lifecycle.listen(config.server) as sock:
-            app = _build_app(config, client, checkpoint)
-            return lifecycle.run(_serve(app, client, config, sock))
+            payload = wire.encode(with_model(config, Path(checkpoint.path)))
+            client.setup(payload)
+            engine = _watched(config, client, payload)
+            app = _build_app(config, engine, checkpoint)
+            return lifecycle.run(_serve(app, engine, config, sock))
     finally:
         client.kill()
 
 
-def _build_app(config: Config, client: ProcessClient, checkpoint: Checkpoint) -> App:
-    from octavo.config import wire
+def _watched(config: Config, first: ProcessClient, payload: bytes) -> EngineClient:
+    """The engine as the server holds it: this one alone, or one after the other."""
+    if config.server.on_engine_failure == "exit":
+        return first
+    from octavo.engine.supervisor import Supervisor
+
+    def another() -> ProcessClient:
+        client = start_engine()
+        client.setup(payload)
+        return client
+
+    return Supervisor(first, another)
+
+
+def _build_app(config: Config, client: EngineClient, checkpoint: Checkpoint) -> App:
     from octavo.server.app import build_app
 
-    client.setup(wire.encode(with_model(config, Path(checkpoint.path))))
     tokenizer, template = load_text(config, checkpoint)
     return build_app(client, tokenizer, template, config)
 
 
-async def _serve(app: App, client: ProcessClient, config: Config, sock: socket.socket) -> int:
+async def _serve(app: App, client: EngineClient, config: Config, sock: socket.socket) -> int:
     from octavo.server import lifecycle
 
     try:

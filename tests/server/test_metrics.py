@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, Queued, Refused, Stepped
+from octavo.core.events import Admitted, EngineLost, Event, Finished, Generated, Preempted, Queued, Refused, Stepped
 from octavo.core.plan import ScoredToken
 from octavo.core.types import FinishReason
 from octavo.server.exposition import MetersCollector, exposed, registry_of
@@ -92,6 +92,25 @@ def test_buckets_are_cumulative_and_hold_everything(values: list[float]) -> None
     buckets, total = histogram.buckets()
     assert [count for _, count in buckets] == [sum(value <= bound for value in values) for bound in (1, 2.5, 50, 1e9)]
     assert buckets[-1][0] == "+Inf" and abs(total - sum(values)) < 1e-6
+
+
+@given(lives)
+def test_a_lost_engine_leaves_nothing_on_its_way(lives: list[tuple[int, int, int, int, int, FinishReason]]) -> None:
+    meters = Meters()
+    play(meters, lives)
+    before = sum(meters.finished.values())
+    meters.on_event(Queued("a", 0.0, 5, 3, "red"))
+    meters.on_event(Admitted("a", 0, 0.0, 0))
+    meters.on_event(Generated("a", 1, 0.0, TOKEN))
+    meters.on_event(Queued("b", 0.0, 5, 1))
+    meters.on_event(Stepped(0.0, 1, 2, 3, 4, 10, 20, 30, {}))
+    meters.on_event(EngineLost(1.0, "killed"))
+    found = exposition(meters)
+    assert sum(meters.finished.values()) == before + 4 and meters.num_followed == 0
+    assert found["vllm:num_requests_running", "m"] == found["vllm:num_requests_waiting", "m"] == 0
+    assert [found["octavo:blocks", state] for state in ("blank", "cached", "leased")] == [60, 0, 0]
+    assert all(tally.num_live == 0 for _, tally in meters.tallies.items())
+    assert found["octavo:engine_losses_total", "m"] == 1
 
 
 def test_blocks_add_up_and_usage_is_their_share() -> None:

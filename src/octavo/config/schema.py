@@ -294,6 +294,11 @@ class ServerConfig:
         above=0,
         at_most=86400,
     )
+    on_engine_failure: str = option(
+        "exit",
+        help="where the engine process dies: exit with an error, for whoever watches the server; or start another one",
+        choices=("exit", "restart"),
+    )
     shutdown_timeout: float = option(
         30.0, help="how long running requests may go on after SIGTERM", unit="seconds", at_least=0, at_most=86400
     )

@@ -123,6 +123,24 @@ class Stepped:
     """Those of `num_waiting` that lack something from outside: their structured output is being compiled."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLost:
+    """The engine is gone, with all that it ran, queued and cached. Told by whoever noticed: it cannot say so itself."""
+
+    time_s: float
+    message: str
+
+
 Event = (
-    Queued | Refused | Admitted | PromptScored | Generated | Preempted | Finished | BlockStored | BlockEvicted | Stepped
+    Queued
+    | Refused
+    | Admitted
+    | PromptScored
+    | Generated
+    | Preempted
+    | Finished
+    | BlockStored
+    | BlockEvicted
+    | Stepped
+    | EngineLost
 )

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import IO
 
+from octavo.engine.client import EngineDead
 from octavo.engine.process import SIGNALS, Build, serve_channel
 from octavo.engine.remote import RemoteClient
 
@@ -53,8 +54,10 @@ class ProcessClient(RemoteClient):
             return f"the engine process (pid {self.pid}) closed its connection without ending; it was killed"
         return f"the engine process (pid {self.pid}) {_how(status)}{self._words.quote()}"
 
-    async def close(self) -> None:
-        await super().close()
+    async def close(self, why: EngineDead | None = None) -> None:
+        await super().close(why)
+        if why is not None:
+            self._process.kill()  # whoever has a reason does not wait for it
         await asyncio.get_running_loop().run_in_executor(None, self._reap)
 
     def _reap(self) -> None:
@@ -126,6 +129,6 @@ class InProcessClient(RemoteClient):
         self._thread = threading.Thread(target=serve_channel, args=(theirs, build), name="engine", daemon=True)
         self._thread.start()
 
-    async def close(self) -> None:
-        await super().close()
+    async def close(self, why: EngineDead | None = None) -> None:
+        await super().close(why)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, CLOSE_S)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from octavo.core.events import Event, Refused
+from octavo.core.events import EngineLost, Event, Refused
 from octavo.core.request import Request
 from octavo.core.types import RequestId
 from octavo.engine.asks import Ask
@@ -132,12 +132,13 @@ class RemoteClient:
     def listen(self, sink: Callable[[Event], None]) -> None:
         self._sinks.append(sink)
 
-    async def close(self) -> None:
+    async def close(self, why: EngineDead | None = None) -> None:
+        """As the Protocol says; `why` is what those are told who still wait."""
         if self._link is not None:
             self._link.transport.close()
         else:
             self._sock.close()
-        self._die(EngineDead("the engine was closed"))
+        self._die(why or EngineDead("the engine was closed"))
 
     # -- what comes --------------------------------------------------------------------------------------------------
 
@@ -246,6 +247,7 @@ class RemoteClient:
             self._mailboxes.clear()
             self._tickets.clear()
             self._names.clear()
+            self._tell(EngineLost(now(), str(error)))
             self._changed.set()
 
 

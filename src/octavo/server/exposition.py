@@ -50,6 +50,7 @@ _COUNTERS: dict[str, tuple[str, Read]] = {
     "octavo:blocks_stored": ("Blocks that became findable in the prefix cache", lambda m: m.blocks_stored),
     "octavo:blocks_evicted": ("Blocks that left the prefix cache", lambda m: m.blocks_evicted),
     "octavo:steps": ("Steps of the engine", lambda m: m.num_steps),
+    "octavo:engine_losses": ("Engines that died or were closed", lambda m: m.num_lost),
 }
 _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] = {
     "vllm:request_success": (

@@ -12,6 +12,7 @@ from octavo.core.events import (
     Admitted,
     BlockEvicted,
     BlockStored,
+    EngineLost,
     Event,
     Finished,
     Generated,
@@ -92,6 +93,7 @@ class Meters:
         self.blocks_stored = 0
         self.blocks_evicted = 0
         self.num_steps = 0
+        self.num_lost = 0
         self.finished = dict.fromkeys(FinishReason, 0)
         self.refused: dict[str, int] = {}
         self.drained = DrainRate()
@@ -117,6 +119,7 @@ class Meters:
             BlockStored: self._stored,
             BlockEvicted: self._evicted,
             Stepped: self._stepped,
+            EngineLost: self._lost,
         }
 
     @property
@@ -227,6 +230,19 @@ class Meters:
 
     def _evicted(self, event: BlockEvicted) -> None:
         self.blocks_evicted += 1
+
+    def _lost(self, event: EngineLost) -> None:
+        """Whatever was on its way ended with the engine; the next one begins with blank blocks."""
+        for course in self._courses.values():
+            self.finished[FinishReason.ERROR] += course.choices_left
+            course.tally.num_live -= 1
+        self._courses.clear()
+        self._stopped.clear()
+        last = self.gauges
+        blocks = last.blocks_blank + last.blocks_cached + last.blocks_leased
+        self.gauges = Stepped(event.time_s, last.step, 0, 0, 0, blocks, 0, 0, {})
+        self.num_waiting = 0
+        self.num_lost += 1
 
     def _stepped(self, event: Stepped) -> None:
         self.gauges = event
