@@ -269,6 +269,7 @@ def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
         max_num_partial_prefills=scheduler.max_num_partial_prefills,
         long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
         scheduling_policy=scheduler.scheduling_policy,
+        eviction_policy=config.cache.eviction_policy,
         max_num_queued_reqs=config.queue.max_num_queued_reqs,
         max_num_queued_tokens=config.queue.max_num_queued_tokens,
         eos_token_ids=checkpoint.vocabulary.eos_token_ids,

@@ -21,6 +21,7 @@ from octavo.config import (
 )
 from octavo.config.schema import check_value, describe, settings
 from octavo.config.sources import build
+from octavo.core.eviction import EVICTIONS
 from octavo.core.hashing import HASHES
 from octavo.core.policies import RANKS
 from octavo.core.types import Limits
@@ -46,6 +47,7 @@ def test_what_policy_is_given_has_the_same_defaults_as_policy() -> None:
 def test_choices_are_what_the_core_offers() -> None:
     assert settings()["prefix_caching_hash_algo"].option.choices == tuple(HASHES)
     assert settings()["scheduling_policy"].option.choices == tuple(RANKS)
+    assert settings()["eviction_policy"].option.choices == tuple(EVICTIONS)
 
 
 @given(st.sampled_from(sorted(settings())).flatmap(lambda name: st.tuples(st.just(name), values(settings()[name]))))

@@ -109,7 +109,7 @@ def test_taking_from_an_empty_pool_is_a_caller_s_error() -> None:
 def test_giving_back_what_nobody_holds_is_an_error() -> None:
     pool = BlockPool(1)
     with pytest.raises(ValueError, match="block 0 is given back more often"):
-        pool.give(0, keep=False)
+        pool.give(0, None)
 
 
 def test_release_is_idempotent_and_final() -> None:

@@ -6,6 +6,7 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, precondition, rule
 
+from octavo.core.eviction import EVICTIONS
 from octavo.core.hashing import HASHES
 from octavo.core.plan import StepPlan, StepResult, WorkResult
 from octavo.core.request import Request
@@ -37,6 +38,7 @@ def draw_limits(draw: st.DrawFn) -> Limits:
         max_num_partial_prefills=draw(st.integers(1, 2)),
         long_prefill_token_threshold=draw(st.integers(0, 3)),
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
+        eviction_policy=draw(st.sampled_from(sorted(EVICTIONS))),
         eos_token_ids=draw(st.sampled_from([(), (), (1,)])),
         windows=windows,
     )

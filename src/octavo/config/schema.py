@@ -154,6 +154,11 @@ class CacheConfig:
         unit="tokens",
         at_least=1,
     )
+    eviction_policy: str = option(
+        "adaptive",
+        help="which cached block is given up first; adaptive is lru with more patience for what was reused",
+        choices=("adaptive", "lru", "fifo", "s3fifo", "gdsf"),
+    )
     prefix_caching_hash_algo: str = option(
         "sha256", help="how the keys of cached blocks are digested", choices=("sha256", "blake2b")
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from octavo.core.choice import Choice
 from octavo.core.claims import Claims
 from octavo.core.events import BlockEvicted, BlockStored, Event
+from octavo.core.eviction import NewEviction
 from octavo.core.groups import KvGroups
 from octavo.core.hashing import Digest, KeyChain, root_key
 from octavo.core.lease import Lease
@@ -44,10 +45,10 @@ NO_HIT = Hit()
 class KvCache:
     """Owns the pool, the prefix index and the claims; gives choices their leases."""
 
-    def __init__(self, limits: Limits, digest: Digest, fingerprint: bytes = b"") -> None:
+    def __init__(self, limits: Limits, digest: Digest, eviction: NewEviction, fingerprint: bytes = b"") -> None:
         """`fingerprint` names the model in block keys."""
         self.groups = KvGroups.of(limits)
-        self.pool = BlockPool(limits.num_blocks)
+        self.pool = BlockPool(limits.num_blocks, eviction)
         self.index = PrefixIndex(self.groups)
         self.claims = Claims(limits.block_size)
         self.history = History()

@@ -81,7 +81,9 @@ class Lease:
             [NO_BLOCK] * first + [entry.blocks[group] for entry in hit[first:]]
             for group, first in enumerate(lease._first)
         ]
-        lease._hold_all()
+        for table, first in zip(lease._tables, lease._first, strict=True):
+            for block, entry in zip(table[first:], hit[first:], strict=True):
+                pool.hit(block, entry.key)
         lease._tip = hit[-1] if hit else None
         lease._room = lease.num_slots = num_slots
         lease._write_table()
@@ -167,11 +169,11 @@ class Lease:
 
     def release(self) -> None:
         """Gives everything back, the tail first, so that the end of a chain is evicted before its head. Idempotent."""
-        give, holds = self._pool.give, self._index.holds
+        give, entry_of = self._pool.give, self._index.entry_of
         for blocks in zip(*map(reversed, self._tables), strict=True):
             for block in blocks:
                 if block != NO_BLOCK:
-                    give(block, keep=holds(block))
+                    give(block, entry_of(block))
         for table in self._tables:
             table.clear()
         self._first = [0] * len(self._tables)
@@ -222,7 +224,7 @@ class Lease:
         return block
 
     def _give(self, block: BlockId) -> None:
-        self._pool.give(block, keep=self._index.holds(block))
+        self._pool.give(block, self._index.entry_of(block))
 
     def _hold_all(self) -> None:
         for table, first in zip(self._tables, self._first, strict=True):

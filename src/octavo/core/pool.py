@@ -1,31 +1,32 @@
-"""BlockPool: which physical blocks are free, and how many hold each of the others. Counts only; it knows no content.
+"""BlockPool: which physical blocks are free, and how many hold each of the others.
 
 Each block is in exactly one of three states, so blank + cached + leased = total:
 
     blank    nobody holds it, nothing in it is worth keeping          } free: `take` gives these,
-    cached   nobody holds it, its content may be hit again            } blank ones first
+    cached   nobody holds it, its content may be hit again            } blank ones first, then the policy's victim
     leased   held `refs[block]` >= 1 times
 """
 
-from collections import OrderedDict
-
+from octavo.core.eviction import Eviction, Lru, NewEviction
+from octavo.core.prefix import CachedBlock
 from octavo.core.types import BlockId
 
 
 class BlockPool:
-    """Reference counts, and a free queue whose order is the order of eviction. Every operation is O(1).
+    """Reference counts, blank blocks, and cached blocks in the order of eviction. What is in them, the policy is told.
 
-    Only `Lease` calls `take`, `hold` and `give`.
+    Only `Lease` calls `take`, `hit`, `hold` and `give`. Their cost is O(1), but for what the policy does.
     """
 
-    __slots__ = ("_blank", "_cached", "num_blocks", "refs")
+    __slots__ = ("_blank", "_cached", "_new_eviction", "num_blocks", "refs")
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, eviction: NewEviction = Lru) -> None:
         self.num_blocks = num_blocks
         self.refs = [0] * num_blocks
         """How many leases hold each block."""
         self._blank = list(range(num_blocks - 1, -1, -1))
-        self._cached: OrderedDict[BlockId, None] = OrderedDict()
+        self._new_eviction = eviction
+        self._cached: Eviction = eviction(num_blocks)
 
     @property
     def num_blank(self) -> int:
@@ -53,40 +54,48 @@ class BlockPool:
         return tuple(self._cached)
 
     def take(self) -> BlockId:
-        """A free block, now held once: a blank one while there is any, else the cached one that was freed first.
+        """A free block, now held once: a blank one while there is any, else the policy's victim.
 
         The caller forgets its content. Raises IndexError where nothing is free: look at `num_free` first.
         """
         if self._blank:
             block = self._blank.pop()
-        elif self._cached:
-            block, _ = self._cached.popitem(last=False)
+        elif len(self._cached):
+            block = self._cached.pop()
         else:
             raise IndexError("no block is free")
         self.refs[block] = 1
         return block
 
-    def hold(self, block: BlockId) -> None:
-        """One more holder of a leased block, or the first one of a cached block, which leaves the free queue."""
-        if not self.refs[block]:
-            del self._cached[block]
+    def hit(self, block: BlockId, key: bytes) -> None:
+        """One more holder for what is in a block, the first one of a cached block or a further one of a leased one."""
+        self._cached.hit(block, key)
         self.refs[block] += 1
 
-    def give(self, block: BlockId, *, keep: bool) -> None:
-        """One holder fewer. After the last one the block is cached, at the end of the queue, if `keep`; else blank."""
+    def hold(self, block: BlockId) -> None:
+        """One more holder of a leased block."""
+        self.refs[block] += 1
+
+    def give(self, block: BlockId, entry: CachedBlock | None) -> None:
+        """One holder fewer. After the last one the block is cached if it has an `entry` in the index, else blank."""
         if self.refs[block] < 1:
             raise ValueError(f"block {block} is given back more often than it was taken")
         self.refs[block] -= 1
         if self.refs[block]:
             return
-        if keep:
-            self._cached[block] = None
-        else:
+        if entry is None:
             self._blank.append(block)
+        else:
+            self._cached.add(block, entry)
+
+    def drop(self, block: BlockId) -> None:
+        """Makes a cached block blank: its content is to be forgotten."""
+        self._cached.drop(block)
+        self._blank.append(block)
 
     def drop_cached(self) -> tuple[BlockId, ...]:
-        """Makes every cached block blank and returns them: their content is to be forgotten."""
+        """Makes every cached block blank and returns them. The policy starts anew."""
         dropped = tuple(self._cached)
-        self._cached.clear()
+        self._cached = self._new_eviction(self.num_blocks)
         self._blank.extend(reversed(dropped))
         return dropped

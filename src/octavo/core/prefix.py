@@ -27,6 +27,8 @@ class CachedBlock:
     """For each KV group, the block that can be hit for it, or NO_BLOCK. The index alone changes it."""
     under: bytes = b""
     """The key that `key` is chained to: the parent's, or the root of the namespace."""
+    position: int = 0
+    """Blocks before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ class PrefixIndex:
         """
         found = self._by_key.get(key)
         if found is None:
-            found = CachedBlock(key, tokens, parent, [NO_BLOCK] * len(blocks), under)
+            position = 0 if parent is None else parent.position + 1
+            found = CachedBlock(key, tokens, parent, [NO_BLOCK] * len(blocks), under, position)
             self._by_key[key] = found
             self.siblings.add(found)
             self._changes.append(IndexChange(found, stored=True))

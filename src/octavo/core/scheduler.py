@@ -29,6 +29,7 @@ from octavo.core.events import (
     Queued,
     Stepped,
 )
+from octavo.core.eviction import EVICTIONS
 from octavo.core.hashing import HASHES
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS
@@ -68,7 +69,9 @@ class Scheduler:
     ) -> None:
         """`fingerprint` names the model in block keys; `watermark`: the share of the pool that newcomers leave free."""
         self.limits = limits
-        self.cache = KvCache(limits, _named("hash_algorithm", HASHES, hash_algorithm), fingerprint)
+        digest = _named("hash_algorithm", HASHES, hash_algorithm)
+        eviction = _named("eviction_policy", EVICTIONS, limits.eviction_policy)
+        self.cache = KvCache(limits, digest, eviction, fingerprint)
         self.roster = Roster()
         self.in_flight: StepPlan | None = None
         self._rank = _named("scheduling_policy", RANKS, limits.scheduling_policy)

@@ -54,6 +54,7 @@ class Limits:
     long_prefill_token_threshold: int = 0
     """A prompt chunk is never longer than this in one step; 0 means no such limit."""
     scheduling_policy: str = "fcfs"
+    eviction_policy: str = "adaptive"
     max_num_queued_reqs: int = 0
     """Requests that may wait beyond those that could start at once; 0 means no such limit."""
     max_num_queued_tokens: int = 0
