@@ -78,27 +78,25 @@ class Lru:
 class Ghosts:
     """Keys of the blocks that were evicted last, each of one of two kinds."""
 
-    __slots__ = ("_kinds", "_most", "counts")
+    __slots__ = ("_most", "counts", "kinds")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kinds: OrderedDict[bytes, int] = OrderedDict()
+        self.kinds: OrderedDict[bytes, int] = OrderedDict()
+        """Key -> kind, the oldest first. To be read only."""
         self.counts = [0, 0]
         """How many there are of each kind."""
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._kinds
-
     def add(self, key: bytes, kind: int) -> None:
         self.take(key)
-        self._kinds[key] = kind
+        self.kinds[key] = kind
         self.counts[kind] += 1
-        if len(self._kinds) > self._most:
-            self.counts[self._kinds.popitem(last=False)[1]] -= 1
+        if len(self.kinds) > self._most:
+            self.counts[self.kinds.popitem(last=False)[1]] -= 1
 
     def take(self, key: bytes) -> int | None:
         """Its kind, if it is one; it is none any more."""
-        kind = self._kinds.pop(key, None)
+        kind = self.kinds.pop(key, None)
         if kind is not None:
             self.counts[kind] -= 1
         return kind
@@ -146,7 +144,7 @@ class Adaptive:
     def add(self, block: BlockId, entry: CachedBlock) -> None:
         key = entry.key
         self._tick += 1
-        if key in self._ghosts:
+        if key in self._ghosts.kinds:
             self._learn(key)
             self._hit[block] = key
         queue = self._reused if self._hit.get(block) == key else self._once
