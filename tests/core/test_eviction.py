@@ -3,18 +3,21 @@
 import pytest
 
 from octavo.core.eviction import EVICTIONS, Adaptive, Ghosts, Leaves
+from octavo.core.groups import KvGroups
 from octavo.core.hashing import HASHES, KeyChain, root_key
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
 from tests.core.replica import Replica, limits, request
 
+GROUPS = KvGroups(block_size=1)
+
 
 class Shop:
     """A pool with blocks of one token, asked for one prompt after the other."""
 
     def __init__(self, policy: str, num_blocks: int) -> None:
-        self.pool, self.index = BlockPool(num_blocks, EVICTIONS[policy]), PrefixIndex()
+        self.pool, self.index = BlockPool(num_blocks, EVICTIONS[policy]), PrefixIndex(GROUPS)
 
     def ask(self, *tokens: int) -> int:
         """Computes a prompt on top of what is cached of it; returns how many blocks that was."""
@@ -26,7 +29,7 @@ class Shop:
         chain = KeyChain(HASHES["sha256"], root_key(HASHES["sha256"], b"", b""), 1)
         chain.extend(tokens)
         hit = self.index.match(chain)
-        lease = Lease.on_hit(self.pool, self.index, 1, hit, len(hit))
+        lease = Lease.on_hit(self.pool, self.index, GROUPS, hit, len(hit))
         assert lease.append_slots(len(tokens) - len(hit)) == ()
         lease.publish(chain, len(tokens))
         return lease, len(hit)
@@ -256,11 +259,11 @@ def size_of(what: object) -> int:
 
 
 def test_a_leaf_comes_up_when_its_last_child_is_gone() -> None:
-    head = CachedBlock(b"h", (1,), None, 0)
-    left, right = CachedBlock(b"l", (2,), head, 1), CachedBlock(b"r", (3,), head, 2)
+    head = CachedBlock(b"h", (1,), None, [0])
+    left, right = CachedBlock(b"l", (2,), head, [1]), CachedBlock(b"r", (3,), head, [2])
     leaves = Leaves()
     for entry, rank in ((head, 1.0), (left, 2.0), (right, 3.0)):
-        leaves.add(entry.block, entry, (rank, 0))
+        leaves.add(entry.blocks[0], entry, (rank, 0))
     assert leaves.first() == 1
     leaves.remove(1)
     assert leaves.first() == 2, "the head has the lowest rank, but the right one continues it"

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.core.eviction import EVICTIONS, Adaptive, Eviction, Gdsf, S3Fifo
+from octavo.core.groups import KvGroups
 from octavo.core.hashing import HASHES, KeyChain, root_key
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
+
+GROUPS = KvGroups(block_size=1)
 
 
 class Model:
@@ -255,7 +258,7 @@ class Traffic:
             self.beside = Beside(EVICTIONS[name](num_blocks), MODELS[name](num_blocks))
             return self.beside
 
-        self.pool, self.index = BlockPool(num_blocks, new_eviction), PrefixIndex()
+        self.pool, self.index = BlockPool(num_blocks, new_eviction), PrefixIndex(GROUPS)
         self.live: list[Lease] = []
 
     def move(self, what: str, how: list[int] | int) -> None:
@@ -272,7 +275,7 @@ class Traffic:
         chain = KeyChain(HASHES["sha256"], root_key(HASHES["sha256"], b"", b""), 1)
         chain.extend(tokens)
         hit = () if blind else self.index.match(chain)
-        lease = Lease.on_hit(self.pool, self.index, 1, hit, len(hit))
+        lease = Lease.on_hit(self.pool, self.index, GROUPS, hit, len(hit))
         if lease.append_slots(len(tokens) - len(hit)) is None:
             lease.release()
             return
