@@ -254,8 +254,9 @@ def size_of(what: object) -> int:
         return len(what) + sum(size_of(item) for item in inner)
     if isinstance(what, CachedBlock):
         return 0
-    names = [name for kind in type(what).__mro__ for name in getattr(kind, "__slots__", ())]
-    return sum(size_of(getattr(what, name)) for name in names)
+    named = getattr(what, "__dict__", {})
+    slots = [getattr(what, name) for kind in type(what).__mro__ for name in getattr(kind, "__slots__", ())]
+    return sum(size_of(item) for item in (*named.values(), *slots))
 
 
 def test_a_leaf_comes_up_when_its_last_child_is_gone() -> None:

@@ -31,11 +31,11 @@ class Eviction(Protocol):
         """All blocks in the order in which `pop` would give them. For audits and tests: O(n log n)."""
         ...
 
-    def add(self, block: BlockId, entry: CachedBlock) -> None:
+    def add(self, block: BlockId, entry: CachedBlock, /) -> object:
         """A block that nobody holds any more; `entry` is what can be hit in it."""
         ...
 
-    def hit(self, block: BlockId, key: bytes) -> None:
+    def hit(self, block: BlockId, key: bytes, /) -> object:
         """A block was hit, cached or held. Until it is added again it is no candidate."""
         ...
 
@@ -43,18 +43,19 @@ class Eviction(Protocol):
         """Takes the victim out. Only where there is one."""
         ...
 
-    def drop(self, block: BlockId) -> None:
+    def drop(self, block: BlockId, /) -> object:
         """Takes a cached block out whose content is to be forgotten, whatever its turn."""
         ...
 
 
 class Lru:
-    """The one released first: recency alone."""
-
-    __slots__ = ("_queue",)
+    """The one released first: recency alone. Most of it is the methods of its queue, without a call in between."""
 
     def __init__(self, num_blocks: int) -> None:
-        self._queue: OrderedDict[BlockId, None] = OrderedDict()
+        queue = self._queue = OrderedDict[BlockId, object]()
+        self.add: Callable[[BlockId, CachedBlock], object] = queue.__setitem__
+        self.hit: Callable[[BlockId, bytes], object] = queue.pop  # the key is only what it returns for no such block
+        self.drop: Callable[[BlockId], object] = queue.__delitem__
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -62,17 +63,8 @@ class Lru:
     def __iter__(self) -> Iterator[BlockId]:
         return iter(self._queue)
 
-    def add(self, block: BlockId, entry: CachedBlock) -> None:
-        self._queue[block] = None
-
-    def hit(self, block: BlockId, key: bytes) -> None:
-        self._queue.pop(block, None)
-
     def pop(self) -> BlockId:
         return self._queue.popitem(last=False)[0]
-
-    def drop(self, block: BlockId) -> None:
-        del self._queue[block]
 
 
 class Ghosts:

@@ -82,8 +82,7 @@ class Lease:
             for group, first in enumerate(lease._first)
         ]
         for table, first in zip(lease._tables, lease._first, strict=True):
-            for block, entry in zip(table[first:], hit[first:], strict=True):
-                pool.hit(block, entry.key)
+            pool.hit(table[first:], hit[first:])
         lease._tip = hit[-1] if hit else None
         lease._room = lease.num_slots = num_slots
         lease._write_table()

@@ -7,6 +7,8 @@ Each block is in exactly one of three states, so blank + cached + leased = total
     leased   held `refs[block]` >= 1 times
 """
 
+from collections.abc import Sequence
+
 from octavo.core.eviction import Eviction, Lru, NewEviction
 from octavo.core.prefix import CachedBlock
 from octavo.core.types import BlockId
@@ -67,10 +69,12 @@ class BlockPool:
         self.refs[block] = 1
         return block
 
-    def hit(self, block: BlockId, key: bytes) -> None:
-        """One more holder for what is in a block, the first one of a cached block or a further one of a leased one."""
-        self._cached.hit(block, key)
-        self.refs[block] += 1
+    def hit(self, blocks: Sequence[BlockId], entries: Sequence[CachedBlock]) -> None:
+        """One more holder of each block for the entry in it: the first one of a cached block, or another one."""
+        refs, note = self.refs, self._cached.hit
+        for block, entry in zip(blocks, entries, strict=True):
+            note(block, entry.key)
+            refs[block] += 1
 
     def hold(self, block: BlockId) -> None:
         """One more holder of a leased block."""
