@@ -48,6 +48,7 @@ docs: $(STAMP) ## Write the generated documents again
 bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throughput beside llama.cpp as well
 	@$(require_peers)
 	@$(BIN)/python bench/policy.py
+	@$(BIN)/python bench/beams.py
 	@$(BIN)/python bench/kernels.py
 	@$(BIN)/python bench/server_overhead.py
 	@[ -z "$(PEERS)" ] || $(BIN)/python $(PEER_BENCH) --engine octavo,llamacpp --dir $(PEERS) $(ARGS)

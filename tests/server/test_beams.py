@@ -166,6 +166,8 @@ def test_a_client_that_leaves_ends_the_search(checkpoint: Checkpoint) -> None:
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"allowed_token_ids": [5, 6]}, "allowed_token_ids"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"best_of": 2}, "best_of"),
         ({"best_of": 65}, "best_of"),
         ({"best_of": "many"}, "best_of"),

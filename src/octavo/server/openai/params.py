@@ -85,6 +85,9 @@ _SAME = (
 )
 """Fields that SamplingParams has under the same name and with the same meaning."""
 
+_FORMS = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "response_format")
+"""Fields of which one says what form the answer has; only the last may be there and say nothing."""
+
 
 def check_number_of_ids(body: Sampling, vocab_size: int) -> None:
     """Raises ApiError 400 for a list of more token ids than there are: before anything is done with each."""
@@ -142,7 +145,8 @@ def _check_drawable(params: SamplingParams, vocab_size: int, eos_token_ids: Sequ
 def _names(body: Sampling, scores: Scores) -> Mapping[str, str]:
     """SamplingParams' names -> those that the client used."""
     length = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    return {"max_tokens": length, "logprobs": scores.field}
+    forms = (name for name in _FORMS if getattr(body, name) is not None)
+    return {"max_tokens": length, "logprobs": scores.field, "structured_outputs": next(forms, "structured_outputs")}
 
 
 def _named(error: ParameterError, names: Mapping[str, str]) -> ApiError:
