@@ -22,6 +22,7 @@ from octavo.models.llama import LLAMA, ROPE_FREQS
 from octavo.models.shapes import tensor_shapes
 from octavo.models.spec import ModelSpec, RopeSpec
 from octavo.models.tensors import Format, TensorInfo
+from octavo.models.windows import FULL, SLIDING, Windows
 from tests.gguf_writer import GgufWriter
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -60,6 +61,7 @@ def make_tiny(
     tied_output: bool = True,
     theta: float = 10000.0,
     divisors: tuple[float, ...] | None = None,
+    windows: Windows = (),
     seed: int = 0,
 ) -> TinyModel:
     """Random weights of a sensible size; norms are F32, and norm_eps is exact in float32.
@@ -81,6 +83,7 @@ def make_tiny(
         rope=RopeSpec(dim=head_dim, theta=theta, divisors=divisors),
         max_model_len=max_model_len,
         tied_output=tied_output,
+        windows=windows,
     )
     rng = np.random.default_rng(seed)
     weights = Format(format)
@@ -191,6 +194,10 @@ def hf_config(spec: ModelSpec, dtype: str = "F32") -> dict[str, Any]:
         assert len(set(spec.rope.divisors)) == 1, "config.json has no words for these divisors"
         config["rope_scaling"] = {"rope_type": "linear", "factor": spec.rope.divisors[0]}
         config["max_position_embeddings"] = int(spec.max_model_len / spec.rope.divisors[0])
+    if spec.windows:
+        config |= {"architectures": ["MinistralForCausalLM"], "model_type": "ministral"}
+        config["sliding_window"] = next(window for window in spec.windows if window is not None)
+        config["layer_types"] = [FULL if window is None else SLIDING for window in spec.windows]
     return config
 
 
@@ -248,6 +255,16 @@ def _gguf_model(spec: ModelSpec) -> dict[str, Any]:
         "llama.rope.freq_base": spec.rope.theta,
         "llama.rope.dimension_count": spec.rope.dim,
         "llama.vocab_size": spec.vocab_size,
+        **_gguf_windows(spec.windows),
+    }
+
+
+def _gguf_windows(windows: Windows) -> dict[str, Any]:
+    if not windows:
+        return {}
+    return {
+        "llama.attention.sliding_window": next(window for window in windows if window is not None),
+        "llama.attention.sliding_window_pattern": tuple(window is not None for window in windows),
     }
 
 

@@ -91,6 +91,7 @@ class _Loaded:
 
     weight_bytes: int
     kv_bytes_per_token: int
+    """In a block, which has the layers of one KV group."""
     isa: str
     num_threads: int
     kv_cache_dtype: str
@@ -129,13 +130,14 @@ def _load_cpu(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded
 def _load_reference(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded:
     from octavo.backends.reference import ReferenceBackend
     from octavo.loaders.dequant import dequantize
+    from octavo.models.layer_groups import layer_groups
 
     _only_float32(config)
     names = checkpoint.tensors.names()
     elements = sum(_product(checkpoint.tensors.info(name).shape) for name in names)
     return _Loaded(
         weight_bytes=4 * elements,
-        kv_bytes_per_token=4 * checkpoint.spec.kv_elements_per_token,
+        kv_bytes_per_token=4 * checkpoint.spec.kv_elements_per_token * layer_groups(checkpoint.spec).slots,
         isa="numpy",
         num_threads=1,
         kv_cache_dtype="float32",
@@ -233,6 +235,7 @@ def _fault(config: Config) -> Fault | None:
 
 def _memory_plan(config: Config, checkpoint: Checkpoint, loaded: _Loaded, memory: tuple[int, str]) -> MemoryPlan:
     from octavo.engine.memory import Demand, plan_memory
+    from octavo.models.layer_groups import layer_groups
 
     available_bytes, reason = memory
     cache = config.cache
@@ -247,14 +250,23 @@ def _memory_plan(config: Config, checkpoint: Checkpoint, loaded: _Loaded, memory
             max_model_len=config.model.max_model_len,
             max_num_seqs=config.scheduler.max_num_seqs,
             block_size=cache.block_size,
+            windows=layer_groups(checkpoint.spec).windows,
+            longest_chunk=_longest_chunk(config),
             num_blocks=cache.num_blocks,
             kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
         )
     )
 
 
+def _longest_chunk(config: Config) -> int:
+    scheduler = config.scheduler
+    threshold = scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
+    return min(threshold, scheduler.max_num_batched_tokens)
+
+
 def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
     from octavo.core.types import Limits
+    from octavo.models.layer_groups import layer_groups
 
     scheduler = config.scheduler
     return Limits(
@@ -273,12 +285,14 @@ def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
         max_num_queued_reqs=config.queue.max_num_queued_reqs,
         max_num_queued_tokens=config.queue.max_num_queued_tokens,
         eos_token_ids=checkpoint.vocabulary.eos_token_ids,
+        windows=layer_groups(checkpoint.spec).windows,
     )
 
 
 def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: MemoryPlan, backend: Backend) -> EngineFacts:
     from octavo import __version__
     from octavo.engine.client import EngineFacts
+    from octavo.models.layer_groups import layer_groups
 
     formats = f"{checkpoint.weight_format}-{loaded.kv_cache_dtype}"
     return EngineFacts(
@@ -289,7 +303,7 @@ def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: Memory
         num_threads=loaded.num_threads,
         weight_format=checkpoint.weight_format,
         kv_cache_dtype=loaded.kv_cache_dtype,
-        report=(*loaded.report, *plan.report),
+        report=(*loaded.report, *layer_groups(checkpoint.spec).report(), *plan.report),
         warnings=plan.warnings,
     )
 

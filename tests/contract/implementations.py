@@ -13,11 +13,16 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.core.ports import Backend
 from octavo.loaders.dequant import dequantize
 from octavo.models.checkpoint import Checkpoint, Vocabulary
+from octavo.models.layer_groups import layer_groups
 from octavo.models.tensors import Format, TensorInfo
+from octavo.models.windows import Windows
+from tests.contract.grouped import Grouped
 from tests.tiny import TINY_VOCAB_SIZE, TinyModel, make_tiny
 
 ISAS = tuple(candidate.name for candidate in candidates() if candidate.accepted)
 MAX_MODEL_LEN = 256
+WINDOWS = (None, 20, 20)
+"""Two groups with a layer to spare: windows end within a block, and within a tile of the kernels."""
 POISON = TINY_VOCAB_SIZE - 1
 """In poisoned models, the token whose embedding is not a number."""
 
@@ -39,9 +44,13 @@ class MemorySource:
 
 
 @cache
-def tiny_checkpoint(weights: str = "F32", embed: str = "F32", *, poisoned: bool = False) -> Checkpoint:
-    """Two layers, four heads on two KV heads, an output head of its own; matrices in format `weights`."""
-    model = make_tiny(format=weights, embed_format=embed, tied_output=False, max_model_len=MAX_MODEL_LEN, seed=5)
+def tiny_checkpoint(
+    weights: str = "F32", embed: str = "F32", *, poisoned: bool = False, windows: Windows = ()
+) -> Checkpoint:
+    """Two layers or `windows`, four heads on two KV heads, an output head of its own; matrices in format `weights`."""
+    layers = {"num_layers": len(windows) or 2, "windows": windows}
+    sizes = {"tied_output": False, "max_model_len": MAX_MODEL_LEN, "seed": 5}
+    model = make_tiny(format=weights, embed_format=embed, **layers, **sizes)
     if poisoned:
         info, raw = model.tensors["embed"]
         model.tensors["embed"] = info, _poison_last_row(info, raw)
@@ -75,6 +84,19 @@ def open_ledger(num_blocks: int, block_size: int, *, poisoned: bool = False) -> 
     )
 
 
+def open_windowed_ledger(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+    assert not poisoned, "a ledger has no weights"
+    sizes = {"block_size": block_size, "vocab_size": TINY_VOCAB_SIZE, "max_model_len": MAX_MODEL_LEN}
+    return Grouped(LedgerBackend(num_blocks=2 * num_blocks, windows=(None, 5), **sizes), (None, 5))
+
+
+def open_windowed_reference(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+    checkpoint = tiny_checkpoint(poisoned=poisoned, windows=WINDOWS)
+    groups = layer_groups(checkpoint.spec).windows
+    sizes = {"num_blocks": len(groups) * num_blocks, "block_size": block_size, "max_model_len": MAX_MODEL_LEN}
+    return Grouped(ReferenceBackend(checkpoint, dequantize=dequantize, **sizes), groups)
+
+
 def open_reference(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
     return ReferenceBackend(
         tiny_checkpoint(poisoned=poisoned),
@@ -94,37 +116,44 @@ class CpuKind:
     dtype: str
     kv: str
     num_threads: int
+    windows: Windows = ()
 
 
 CPU_KINDS = {
     "f32": CpuKind("F32", "F32", "float32", "float32", 2),
     "q4_1": CpuKind("Q4_1", "Q8_0", "auto", "bfloat16", 2),
     "bf16": CpuKind("BF16", "BF16", "auto", "float16", 1),
+    "windows": CpuKind("Q4_1", "Q8_0", "auto", "bfloat16", 2, WINDOWS),
+    "all-windows": CpuKind("F32", "F32", "float32", "float32", 1, (9, 9)),
 }
 
 
 @cache
 def cpu_model(isa: str, kind: CpuKind, *, poisoned: bool = False) -> CpuModel:
     embed = "F32" if poisoned and kind.embed == "Q8_0" else kind.embed
-    checkpoint = tiny_checkpoint(kind.weights, embed, poisoned=poisoned)
+    checkpoint = tiny_checkpoint(kind.weights, embed, poisoned=poisoned, windows=kind.windows)
     return CpuModel.load(checkpoint, dtype=kind.dtype, isa=isa, num_threads=kind.num_threads)
 
 
 def open_cpu(isa: str, kind: CpuKind) -> Callable[..., Backend]:
     def open_backend(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
-        return CpuBackend(
-            cpu_model(isa, kind, poisoned=poisoned),
-            num_blocks=num_blocks,
+        model = cpu_model(isa, kind, poisoned=poisoned)
+        groups = layer_groups(model.spec).windows
+        backend = CpuBackend(
+            model,
+            num_blocks=num_blocks * len(groups),
             block_size=block_size,
             max_model_len=MAX_MODEL_LEN,
             kv_cache_dtype=kind.kv,
         )
+        return Grouped(backend, groups) if kind.windows else backend
 
     return open_backend
 
 
 WITH_WEIGHTS: dict[str, Callable[..., Backend]] = {
     "reference": open_reference,
+    "reference-windows": open_windowed_reference,
     **{f"cpu-{isa}-{name}": open_cpu(isa, kind) for isa in ISAS for name, kind in CPU_KINDS.items()},
 }
-ALL: dict[str, Callable[..., Backend]] = {"ledger": open_ledger, **WITH_WEIGHTS}
+ALL: dict[str, Callable[..., Backend]] = {"ledger": open_ledger, "ledger-windows": open_windowed_ledger, **WITH_WEIGHTS}

@@ -23,6 +23,8 @@ demands = st.builds(
     block_size=st.sampled_from([8, 16, 32, 64, 128]),
     num_blocks=st.none() | st.integers(1, 5000),
     kv_cache_memory_bytes=st.none() | st.integers(1, 8 * GIB),
+    windows=st.just((None,)) | st.lists(st.none() | st.integers(1, 4096), min_size=1, max_size=6).map(tuple),
+    longest_chunk=st.integers(1, 4096),
 )
 
 
@@ -32,7 +34,9 @@ fitting = demands.map(
         weight_bytes=demand.weight_bytes // 4,
         available_bytes=demand.available_bytes + 64 * GIB,
         max_model_len=demand.max_model_len and min(demand.max_model_len, demand.model_len, 8),
-        kv_cache_memory_bytes=demand.kv_cache_memory_bytes and demand.kv_cache_memory_bytes + demand.block_bytes,
+        num_blocks=demand.num_blocks and demand.num_blocks + 8 * len(demand.windows),
+        kv_cache_memory_bytes=demand.kv_cache_memory_bytes
+        and demand.kv_cache_memory_bytes + 8 * len(demand.windows) * demand.block_bytes,
     )
 )
 """Demands of which each can be met: an explicit context is short, and there is room for a block."""
@@ -45,14 +49,16 @@ def test_a_demand_is_met_or_refused_never_anything_else(demand):
     except MemoryPlanError as error:
         assert str(error)
     else:
-        assert plan.max_model_len <= plan.num_blocks * demand.block_size
+        assert demand.blocks_for(plan.max_model_len) <= plan.num_blocks
 
 
 @given(fitting)
 def test_a_plan_holds_its_own_context(demand):
     plan = plan_memory(demand)
     assert 1 <= plan.max_model_len <= demand.model_len
-    assert plan.max_model_len <= plan.num_blocks * demand.block_size
+    assert demand.blocks_for(plan.max_model_len) <= plan.num_blocks
+    lowered = plan.max_model_len < demand.wanted_len
+    assert not lowered or demand.blocks_for(plan.max_model_len + 1) > plan.num_blocks
 
 
 @given(fitting)
@@ -69,7 +75,7 @@ def test_what_was_asked_for_is_given_or_refused(demand):
 @given(fitting.map(lambda demand: dataclasses.replace(demand, num_blocks=None, kv_cache_memory_bytes=None)))
 def test_the_default_takes_no_more_than_it_may_or_needs(demand):
     plan = plan_memory(demand)
-    needed = demand.blocks_for(demand.wanted_len) * demand.max_num_seqs
+    needed = demand.blocks_for_all(demand.wanted_len)
     assert plan.num_blocks <= needed
     assert plan.num_blocks * demand.block_bytes + demand.weight_bytes <= demand.available_bytes * demand.utilization
 
@@ -101,6 +107,20 @@ def test_the_report_has_the_arithmetic():
     text = "\n".join(plan.report)
     assert plan.num_blocks == 4 * 512
     assert all(word in text for word in ("0.10 GiB", "23,040", "2,048 blocks of 16", "32,768 tokens", "8,192", "4.0"))
+
+
+def test_with_windows_a_request_needs_less_and_more_of_them_fit():
+    """6 groups: one holds all 512 blocks of the context, five a window of 512 tokens: 33 blocks, or 65 in a step."""
+    windowed = dataclasses.replace(SMALL, windows=(None, *[512] * 5), longest_chunk=512)
+    assert windowed.blocks_for(8192) == 512 + 5 * (32 + 32 + 1)
+    plan = plan_memory(windowed)
+    assert plan.num_blocks == 4 * (512 + 5 * 33) + 5 * 32
+    text = "\n".join(plan.report)
+    assert "23,040 bytes a token and group" in text and "4.2 requests at full context" in text
+    fewer = plan_memory(dataclasses.replace(windowed, num_blocks=600))
+    assert fewer.max_model_len == (600 - 5 * 65) * 16
+    with pytest.raises(MemoryPlanError, match="for each of the 6 KV groups"):
+        plan_memory(dataclasses.replace(windowed, num_blocks=5))
 
 
 def test_a_context_that_does_not_fit_is_lowered_aloud():

@@ -103,7 +103,7 @@ class MatmulCase:
 
 @dataclass(frozen=True, slots=True)
 class AttendCase:
-    """Causal attention of `rows` tokens over a fresh paged cache."""
+    """Causal attention of `rows` tokens over a fresh paged cache; each attends to the last `window` ones, 0: to all."""
 
     kv_dtype: str
     block_size: int
@@ -112,10 +112,11 @@ class AttendCase:
     kv_heads: int
     head_dim: int
     rope_dim: int
+    window: int = 0
 
     def __str__(self) -> str:
         heads = f"h{self.heads}k{self.kv_heads}d{self.head_dim}r{self.rope_dim}"
-        return f"{self.kv_dtype}-block{self.block_size}-rows{self.rows}-{heads}"
+        return f"{self.kv_dtype}-block{self.block_size}-rows{self.rows}-{heads}-window{self.window}"
 
     def qkv(self) -> NDArray[np.float32]:
         columns = (self.heads + 2 * self.kv_heads) * self.head_dim
@@ -129,7 +130,7 @@ class AttendCase:
         """`seed` shuffles which physical blocks are used."""
         blocks = np.random.default_rng(seed).permutation(-(-self.rows // self.block_size)).astype(np.int32)
         out = np.empty((self.rows, self.heads * self.head_dim), np.float32)
-        shape = (self.heads, self.kv_heads, self.head_dim)
+        shape = (self.heads, self.kv_heads, self.head_dim, self.window)
         scale = self.head_dim**-0.5
         arrays = (self.frequencies(), scale, rows_at_once, qkv, out)
         _native.attend(isa, self.kv_dtype, self.block_size, blocks, *shape, *arrays)
@@ -143,7 +144,8 @@ class AttendCase:
         k, v = np.repeat(k, group, axis=1), np.repeat(parts[:, self.heads + self.kv_heads :], group, axis=1)
         scale = self.head_dim**-0.5
         scores = np.einsum("thd,shd->hts", q, k) * scale
-        scores[:, np.triu_indices(self.rows, 1)[0], np.triu_indices(self.rows, 1)[1]] = -np.inf
+        distance = np.subtract.outer(np.arange(self.rows), np.arange(self.rows))
+        scores[:, (distance < 0) | (distance >= (self.window or self.rows))] = -np.inf
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         weights /= weights.sum(axis=2, keepdims=True)
         out = np.einsum("hts,shd->thd", weights, v)

@@ -1,5 +1,7 @@
 """Paged attention on every instruction set: right within its bounds, blind to blocks, batches and unwritten memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ SHAPES = [
 
 
 def with_dtype(case: AttendCase, kv_dtype: str, block_size: int = 16) -> AttendCase:
-    return AttendCase(kv_dtype, block_size, case.rows, case.heads, case.kv_heads, case.head_dim, case.rope_dim)
+    return replace(case, kv_dtype=kv_dtype, block_size=block_size)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -36,8 +38,26 @@ def test_attention_is_within_the_bound_of_its_cache_format(shape: AttendCase, kv
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-def test_bits_do_not_depend_on_block_size_block_order_or_how_rows_are_grouped(kv_dtype: str, isa: str):
-    shape = AttendCase(kv_dtype, 16, 75, 6, 2, 32, 32)
+@pytest.mark.parametrize("block_size", [8, 32])
+@pytest.mark.parametrize("window", [1, 7, 8, 40, 64, 100])
+def test_a_window_is_within_the_same_bound_and_nothing_behind_it_is_read(
+    window: int, block_size: int, kv_dtype: str, isa: str
+):
+    """Blocks behind the window of the first row of a group are full of NaN."""
+    case = AttendCase(kv_dtype, block_size, 150, 4, 2, 32, 32, window)
+    qkv = case.qkv()
+    expected, bound = case.expected(qkv)
+    out = case.run(isa, qkv, rows_at_once=3)
+    assert (np.abs(out - expected) <= bound).all()
+    full = replace(case, window=0).run(isa, qkv, rows_at_once=3)
+    assert out[:window].tobytes() == full[:window].tobytes()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("window", [0, 20])
+def test_bits_do_not_depend_on_block_size_block_order_or_how_rows_are_grouped(window: int, kv_dtype: str, isa: str):
+    shape = AttendCase(kv_dtype, 16, 75, 6, 2, 32, 32, window)
     qkv = shape.qkv()
     first = shape.run(isa, qkv, rows_at_once=1)
     for block_size in (8, 16, 32, 64, 128):
@@ -48,9 +68,10 @@ def test_bits_do_not_depend_on_block_size_block_order_or_how_rows_are_grouped(kv
 
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "scalar"])
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-def test_long_contexts_are_merged_from_splits(kv_dtype: str, isa: str):
-    """1,100 keys are three splits of 512; each row's own last split is partial."""
-    case = AttendCase(kv_dtype, 16, 1100, 2, 1, 16, 16)
+@pytest.mark.parametrize("window", [0, 300, 700])
+def test_long_contexts_are_merged_from_splits(window: int, kv_dtype: str, isa: str):
+    """1,100 keys are three splits of 512; each row's own last split is partial, with a window its first one too."""
+    case = AttendCase(kv_dtype, 16, 1100, 2, 1, 16, 16, window)
     qkv = case.qkv()
     expected, bound = case.expected(qkv)
     out = case.run(isa, qkv, rows_at_once=6)

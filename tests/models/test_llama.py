@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from octavo.models.catalog import FAMILIES, MODELS, NOT_YET, family_of, find_model, model_names
 from octavo.models.fields import ModelError
+from octavo.models.layer_groups import layer_groups
 from octavo.models.llama import LLAMA, spec_from_config, spec_from_gguf
 from octavo.models.shapes import TENSORS_PER_LAYER, tensor_shapes
 from octavo.models.spec import ModelSpec
@@ -121,7 +122,8 @@ def test_linear_scaling_stretches_positions() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"sliding_window": 4096, "max_position_embeddings": 32768}, "sliding window attention"),
+    ({"sliding_window": 0}, "sliding_window is 0"),
+    ({"sliding_window": "long"}, "sliding_window is 'long'"),
     ({"attention_bias": True}, "bias in attention"),
     ({"mlp_bias": True}, "bias in the feed-forward"),
     ({"hidden_act": "gelu"}, "activation 'gelu'"),
@@ -134,7 +136,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partial_rotary_factor": 0.5}, "a part of each head"),
     ({"rope_interleaved": True}, "interleaved rotary"),
     ({"num_local_experts": 8}, "mixture of experts"),
-    ({"layer_types": ["full_attention", "sliding_attention"]}, "'sliding_attention'"),
+    ({"layer_types": ["full_attention", "chunked_attention"]}, "'chunked_attention'"),
+    ({"layer_types": ["full_attention"] * 31}, "31 entries for 32 layers"),
+    ({"layer_types": "sliding_attention"}, "1 entries for 32 layers"),
+    ({"layer_types": ["sliding_attention"] * 32}, "sliding_window is missing"),
     ({"quantization_config": {"quant_method": "awq"}}, "weights quantised by 'awq'"),
     ({"num_key_value_heads": 5}, "32 attention heads cannot share 5"),
     ({"head_dim": 127}, "even number"),
@@ -159,13 +164,42 @@ def test_what_the_decoder_lacks_is_refused_by_name(change: dict[str, Any], featu
 
 
 def test_a_window_as_long_as_the_context_is_none() -> None:
-    assert spec_from_config({**LLAMA2_7B, "sliding_window": 4096}) == spec_from_config(LLAMA2_7B)
+    for window in (4096, 5000):
+        assert spec_from_config({**LLAMA2_7B, "sliding_window": window}) == spec_from_config(LLAMA2_7B)
 
 
-def test_a_mistral_that_does_not_mention_its_window_has_one() -> None:
+def test_mistral_has_its_window_in_all_layers_even_where_it_does_not_mention_it() -> None:
     silent = {key: value for key, value in MISTRAL_V03.items() if key != "sliding_window"}
-    with pytest.raises(ModelError, match=r"sliding window attention \(window 4096, context 32768\)"):
-        spec_from_config(silent)
+    for config in (silent, {**MISTRAL_V03, "sliding_window": 4096}):
+        spec = spec_from_config(config)
+        assert spec.windows == (4096,) * 32
+        assert layer_groups(spec).windows == (4096,)
+
+
+def test_ministral_has_windows_where_its_layer_types_say_so() -> None:
+    types = ["full_attention", *["sliding_attention"] * 3] * 8
+    spec = spec_from_config({**MISTRAL_V03, "model_type": "ministral", "sliding_window": 512, "layer_types": types})
+    assert spec.windows == (None, 512, 512, 512) * 8
+    all_full = {**MISTRAL_V03, "sliding_window": 512, "layer_types": ["full_attention"] * 32}
+    assert spec_from_config(all_full) == spec_from_config(MISTRAL_V03)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "windows"),
+    [
+        ({"sliding_window": 512}, (512, 512)),
+        ({"sliding_window": 512, "sliding_window_pattern": (False, True)}, (None, 512)),
+        ({"sliding_window": 512, "sliding_window_pattern": 2}, (512, None)),
+        ({"sliding_window": 512, "sliding_window_pattern": 0}, (512, 512)),
+        ({"sliding_window": 512, "sliding_window_pattern": 1}, ()),
+        ({"sliding_window": 2048}, ()),
+        ({"sliding_window": 0}, ()),
+        ({}, ()),
+    ],
+)
+def test_gguf_windows(metadata: dict[str, Any], windows: tuple[int | None, ...]) -> None:
+    values = {f"llama.attention.{key}": value for key, value in metadata.items()}
+    assert spec_from_gguf({**GGUF, **values}, has_output=True).windows == windows
 
 
 def test_gguf_metadata() -> None:
@@ -194,7 +228,9 @@ def test_gguf_may_repeat_a_size_for_each_layer() -> None:
         ({"llama.expert_count": 8}, "mixture of experts"),
         ({"llama.rope.scaling.type": "yarn"}, "rope scaling of type 'yarn'"),
         ({"llama.rope.dimension_count": 8}, "8 of 16 dimensions"),
-        ({"llama.attention.sliding_window": 512}, "sliding window"),
+        ({"llama.attention.sliding_window": -1}, "sliding_window is -1"),
+        ({"llama.attention.sliding_window_pattern": (True,)}, "true or false for each of 2 layers"),
+        ({"llama.attention.sliding_window_pattern": (1, 0)}, "true or false for each of 2 layers"),
         ({"llama.attention.value_length": 32}, "values of another length"),
         ({"llama.attention.causal": False}, "both directions"),
         ({"llama.attention.scale": 0.5}, "scaled activations"),

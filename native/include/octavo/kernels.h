@@ -76,7 +76,7 @@ struct RopeStoreArgs {
 struct AttendArgs {
   const KvLayout* layout;
   const uint8_t* layer;
-  const int32_t* blocks;   // the request's block table
+  const int32_t* blocks;   // the request's block table in the layer's group
   const uint8_t* queries;  // query row of the first token: [heads][head_dim]
   size_t query_stride;     // bytes between tokens
   float* out;              // [heads * head_dim] of the first token
@@ -84,7 +84,14 @@ struct AttendArgs {
   int heads, kv_head;
   int position;             // of the first token
   int first_row, num_rows;  // num_rows <= kMaxQueryRows
+  int window;               // keys that a row attends to, the last of them its own; 0: all
 };
+
+// The first key that a row at `position` attends to. Blocks that lie wholly before it are not read. Static, as files of
+// different instruction sets share no function.
+static inline int first_key(int window, int position) {
+  return window && position >= window ? position - window + 1 : 0;
+}
 
 // A partial softmax-weighted sum over one split of the keys: acc [rows][head_dim], maximum [rows], sum [rows].
 struct Partial {
@@ -102,7 +109,7 @@ struct Kernels {
   void (*gather_row)(const Weight& weight, int row, float* out);
   void (*rope_store)(const RopeStoreArgs& args);
   void (*attend_split)(const AttendArgs& args, int split, const Partial& partial);
-  // merges splits in order and writes the normalised rows
+  // merges the splits of each row in order, from its first key's on, and writes the normalised rows
   void (*attend_merge)(const AttendArgs& args, const Partial* partials, int num_splits);
   SampleStatus (*sample)(const float* logits, int vocab, const SampleSpec& spec, SampleScratch& scratch, Scored* drawn,
                          Alternative* alternatives);

@@ -18,13 +18,16 @@ struct AttentionShape {
 };
 
 // One step in flat arrays. Work w computes tokens[row_offsets[w] .. row_offsets[w+1]) at positions starts[w], ...
-// and reads and writes blocks block_ids[block_offsets[w] .. block_offsets[w+1]).
+// and reads and writes blocks block_ids[block_offsets[w] .. block_offsets[w+1]): the tables of all groups, one after
+// the other, equally long. kNoBlock stands where nothing of the work attends to any more.
 struct Step {
   std::span<const int32_t> tokens, starts, row_offsets, block_ids, block_offsets;
   std::span<const int32_t> copies;      // source, target, source, target, ...
   std::span<const int32_t> logit_rows;  // rows (indices of tokens) whose logits are needed, ascending
   SampleBatch samples;                  // without fault (sample_batch_fault); jobs name rows of `logit_rows`
 };
+
+inline constexpr int kNoBlock = -1;
 
 // Anonymous memory for the KV cache, zero and untouched until used.
 class KvMemory {
@@ -50,8 +53,10 @@ class Program {
   void embed(const Weight& table, int out);
   // out (+)= weight * (norm? RMSNorm(in) : in)
   void matmul(int in, const float* norm, float eps, const Weight& weight, Epilogue epilogue, int out);
-  // One more layer of attention: rotates q and k of `qkv`, stores k and v, attends.
-  void attention(int qkv, int out);
+  // One more layer of attention: rotates q and k of `qkv`, stores k and v, attends to the last `window` tokens (0: to
+  // all). Layers of a group share a block table, and so a window; groups are numbered from 0 on. Throws
+  // std::invalid_argument where windows differ within a group.
+  void attention(int qkv, int out, int group, int window);
   // What samples: RMSNorm, then logits.
   void head(int in, const float* norm, float eps, const Weight& weight);
 
@@ -62,9 +67,9 @@ class Program {
   // written then. One call at a time.
   void run(const Step& step);
 
-  // One block's KV of all layers, layer after layer. Between steps only; throws std::invalid_argument for a block that
-  // is outside the pool, or bytes that are not `block_bytes()`.
-  size_t block_bytes() const { return layout_.block_bytes * static_cast<size_t>(num_layers_); }
+  // One block's KV of all layers of a group, layer after layer; as many as the largest group has. Between steps only;
+  // throws std::invalid_argument for a block that is outside the pool, or bytes that are not `block_bytes()`.
+  size_t block_bytes() const { return layout_.block_bytes * static_cast<size_t>(layers_per_group_); }
   void read_block(int block, std::span<uint8_t> out);
   void write_block(int block, std::span<const uint8_t> bytes);
 
@@ -80,26 +85,35 @@ class Program {
   enum class Kind { embed, matmul, attention };
   struct Op {
     Kind kind;
-    int in, out, layer;
+    int in, out, layer;  // layer: of its group
     const float* norm;
     float eps;
     const Weight* weight;
     Epilogue epilogue;
     Program* program;
     int panels_per_tile;
+    int group = 0, window = 0;
+  };
+  struct Group {
+    int num_layers, window;
   };
   struct Row {
-    int position, block, slot;
+    int position, slot;
+    const int32_t* block;  // in the first group's table
+    int table_len;
   };
   struct Segment {  // the part of a work that lies in the current chunk of rows
     int first_row, num_rows, position;
-    const int32_t* blocks;
+    const int32_t* blocks;  // the first group's table; the others' follow
+    int table_len;
   };
   struct Task {  // query rows of one segment that share a KV head
     int segment, kv_head, first_row, num_rows, num_splits, first_partial;
   };
 
   void check(const Step& step) const;
+  void check_table(std::span<const int32_t> ids, int first) const;
+  int first_split(const Op& op, const Task& task) const;
   void copy_blocks(const Step& step);
   void check_block(int block, size_t num_bytes) const;
   void grow(int rows);
@@ -137,7 +151,8 @@ class Program {
   float head_eps_ = 0;
   const Weight* head_weight_ = nullptr;
   int head_in_ = 0;
-  int num_layers_ = 0;
+  std::vector<Group> groups_;
+  int layers_per_group_ = 0;
   int vocab_ = 0;
 
   KvLayout layout_{};

@@ -53,9 +53,10 @@ void gather(const std::string& isa, const PackedWeight& packed, int row, Mutable
 }
 
 // Rows of one request from position 0 on, over a fresh cache: stores each row's key and value, then attends all rows,
-// `rows_at_once` query rows at a time.
+// `rows_at_once` query rows at a time, with a table in which what lies behind their window is a block of NaN.
 void attend(const std::string& isa, const std::string& type, int block_size, Table blocks, int heads, int kv_heads,
-            int head_dim, Vector inverse_frequencies, float scale, int rows_at_once, Matrix qkv, MutableMatrix out) {
+            int head_dim, int window, Vector inverse_frequencies, float scale, int rows_at_once, Matrix qkv,
+            MutableMatrix out) {
   const Kernels& set = kernels_or_throw(isa);
   const int rows = static_cast<int>(qkv.shape(0)), half = static_cast<int>(inverse_frequencies.size()),
             group = heads / kv_heads;
@@ -67,7 +68,7 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
       rows_at_once > kMaxQueryRows || qkv.shape(1) != static_cast<size_t>((heads + 2 * kv_heads) * head_dim) ||
       out.shape(0) != qkv.shape(0) || out.shape(1) != static_cast<size_t>(heads * head_dim))
     throw std::invalid_argument("shapes do not match");
-  std::vector<uint8_t> cache(layout.block_bytes * static_cast<size_t>(highest + 1),
+  std::vector<uint8_t> cache(layout.block_bytes * static_cast<size_t>(highest + 2),
                              0xff);  // NaN wherever nothing was written
   const size_t query_stride = static_cast<size_t>(heads * head_dim) * 4;
   std::vector<uint8_t> queries(query_stride * static_cast<size_t>(rows));
@@ -93,11 +94,14 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
   for (int h = 0; h < kv_heads; ++h)
     for (int first = 0; first < rows * group; first += rows_at_once) {
       const int count = std::min(rows_at_once, rows * group - first);
+      const int first_read = first_key(window, first / group);
+      std::vector<int32_t> table(blocks.data(), blocks.data() + blocks.size());
+      std::fill_n(table.begin(), first_read / block_size, highest + 1);
       const AttendArgs args{
-          &layout, cache.data(), blocks.data(), queries.data(), query_stride, out.data(), out.shape(1), heads, h,
-          0,       first,        count};
+          &layout, cache.data(), table.data(), queries.data(), query_stride, out.data(), out.shape(1), heads, h,
+          0,       first,        count,        window};
       const int own = ((first + count - 1) / group) / kSplitKeys + 1;
-      for (int s = 0; s < own; ++s) set.attend_split(args, s, partials[static_cast<size_t>(s)]);
+      for (int s = first_read / kSplitKeys; s < own; ++s) set.attend_split(args, s, partials[static_cast<size_t>(s)]);
       set.attend_merge(args, partials.data(), own);
     }
 }
@@ -109,7 +113,7 @@ void bind_kernels(nb::module_& m) {
         nb::arg("epilogue"), nb::arg("out"));
   m.def("gather", &gather, nb::arg("isa"), nb::arg("weight"), nb::arg("row"), nb::arg("out"));
   m.def("attend", &attend, nb::arg("isa"), nb::arg("type"), nb::arg("block_size"), nb::arg("blocks"), nb::arg("heads"),
-        nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("inverse_frequencies"), nb::arg("scale"),
+        nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("window"), nb::arg("inverse_frequencies"), nb::arg("scale"),
         nb::arg("rows_at_once"), nb::arg("qkv"), nb::arg("out"));
 }
 

@@ -121,8 +121,11 @@ void bind_program(nb::module_& m) {
           nb::arg("source"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("weight"), nb::arg("epilogue"),
           nb::arg("out"), nb::keep_alive<1, 5>())
       .def(
-          "attention", [](OwnedProgram& p, int qkv, int out) { p.program.attention(qkv, out); }, nb::arg("qkv"),
-          nb::arg("out"))
+          "attention",
+          [](OwnedProgram& p, int qkv, int out, int group, int window) {
+            p.program.attention(qkv, out, group, window);
+          },
+          nb::arg("qkv"), nb::arg("out"), nb::arg("group"), nb::arg("window"))
       .def(
           "head",
           [](OwnedProgram& p, int in, Array<float> norm, float eps, const PackedWeight& weight) {

@@ -3,7 +3,7 @@
 //
 // Prompts, chunks and decodes are one case: query rows with positions. Keys are read in tiles of kTileKeys at fixed
 // positions, and tiles are summed in splits of kSplitKeys at fixed positions, so a row's arithmetic depends on its
-// position alone. A key beyond a row's position has weight 0, which adds nothing.
+// position alone. A key beyond a row's position, or before its window, has weight 0, which adds nothing.
 
 struct KvBf16 {
   static constexpr KvType type = KvType::bf16;
@@ -138,14 +138,17 @@ struct Unit {
   const uint8_t *low, *high;
 };
 
+// Halves that lie before the first key or behind the last one are not read: the other half stands in for them.
 template <class Kv>
-static Unit unit_at(const Keys& keys, int key, int last_key) {
+static Unit unit_at(const Keys& keys, int key, int first_key, int last_key) {
   const KvLayout& l = keys.layout;
   const int unit = unit_keys(l), slot = key % l.block_size;
-  const uint8_t* low =
-      keys.tile(key) + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * l.head_dim * Kv::kElement);
-  if (unit == 16) return {low, low + 8 * Kv::kDimsPerStep * Kv::kElement};
-  return {low, key + 8 <= last_key ? keys.tile(key + 8) : low};
+  if (unit == 16) {
+    const uint8_t* low =
+        keys.tile(key) + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * l.head_dim * Kv::kElement);
+    return {low, low + 8 * Kv::kDimsPerStep * Kv::kElement};
+  }
+  return {keys.tile(key + 8 <= first_key ? key + 8 : key), keys.tile(key + 8 <= last_key ? key + 8 : key)};
 }
 
 template <class Kv, bool kWhole>
@@ -185,14 +188,16 @@ static void score_units(const QueryRow* rows, const Unit* units, int dim, float 
     for (int r = 0; r < R; ++r) store(scores[r] + 16 * u, acc[u][r]);
 }
 
+// Scores of keys `skip` .. num_keys - 1 of a tile, in whole units of 16.
 template <class Kv, int R>
-static void score_tile(const Keys& keys, const QueryRow* rows, int start, int num_keys, float (*scores)[kTileKeys]) {
+static void score_tile(const Keys& keys, const QueryRow* rows, int start, int skip, int num_keys,
+                       float (*scores)[kTileKeys]) {
   const int num_units = (num_keys + 15) / 16, dim = keys.layout.head_dim;
   const bool whole = unit_keys(keys.layout) == 16;
   Unit units[kTileKeys / 16];
-  for (int u = 0; u < num_units; ++u) units[u] = unit_at<Kv>(keys, start + 16 * u, start + num_keys - 1);
-  int u = 0;
-  if (whole && num_units == kScoreUnits) {
+  int u = skip / 16;
+  for (int i = u; i < num_units; ++i) units[i] = unit_at<Kv>(keys, start + 16 * i, start + skip, start + num_keys - 1);
+  if (whole && u == 0 && num_units == kScoreUnits) {
     score_units<Kv, R, kScoreUnits, true>(rows, units, dim, scores);
     u = kScoreUnits;
   }
@@ -205,21 +210,27 @@ static void score_tile(const Keys& keys, const QueryRow* rows, int start, int nu
   }
 }
 
-// Scores of one row -> weights relative to the new maximum, 0 beyond `valid`. Returns what earlier sums are scaled by.
+// 16 scores, and minus infinity for those outside first .. end - 1.
+static inline f32 scores_within(const float* scores, int first, int end) {
+  const f32 none = broadcast(-__builtin_inff());
+  if (end <= 0 || first >= 16) return none;
+  f32 lanes = load(scores);
+  if (end < 16) lanes = first_lanes(end, lanes, none);
+  return first > 0 ? first_lanes(first, none, lanes) : lanes;
+}
+
+// Scores of one row -> weights relative to the new maximum, 0 outside keys first .. end - 1 of the tile. Returns what
+// earlier sums are scaled by.
 // Where weights are rounded to bf16 (into `narrowed`), the rounded ones are summed: they add up to 1 in the end.
 template <class Kv>
-static float soften(float* scores, uint8_t* narrowed, int valid, float* maximum, float* sum) {
-  const f32 none = broadcast(-__builtin_inff());
-  if (valid <= 0) {
+static float soften(float* scores, uint8_t* narrowed, int first, int end, float* maximum, float* sum) {
+  if (end <= 0 || first >= kTileKeys) {
     __builtin_memset(Kv::kKeysPerStep == 2 ? static_cast<void*>(narrowed) : scores, 0, kTileKeys * Kv::kWeightElement);
     return 1.0f;
   }
   f32 lanes[kTileKeys / 16];
 #pragma GCC unroll 4
-  for (int v = 0; v < kTileKeys / 16; ++v) {
-    const int left = valid - 16 * v;
-    lanes[v] = left >= 16 ? load(scores + 16 * v) : left > 0 ? first_lanes(left, load(scores + 16 * v), none) : none;
-  }
+  for (int v = 0; v < kTileKeys / 16; ++v) lanes[v] = scores_within(scores + 16 * v, first - 16 * v, end - 16 * v);
   const float tile_max = reduce_max(max(max(lanes[0], lanes[1]), max(lanes[2], lanes[3])));
   const float new_max = tile_max > *maximum ? tile_max : *maximum;
 #pragma GCC unroll 4
@@ -238,9 +249,10 @@ static float soften(float* scores, uint8_t* narrowed, int valid, float* maximum,
   return rescale;
 }
 
-// acc[r] = acc[r] * rescale[r] + weights[r] * V, for `DV` vectors of dimensions from `first` on.
+// acc[r] = acc[r] * rescale[r] + weights[r] * V over keys `skip` .. num_keys - 1 of a tile, for `DV` vectors of
+// dimensions from `first` on.
 template <class Kv, int R, int DV>
-static void add_values(const Keys& keys, int start, int num_keys, int first, const uint8_t* weights,
+static void add_values(const Keys& keys, int start, int skip, int num_keys, int first, const uint8_t* weights,
                        const float* rescale, float* acc) {
   const KvLayout& l = keys.layout;
   const int dim = l.head_dim;
@@ -250,7 +262,7 @@ static void add_values(const Keys& keys, int start, int num_keys, int first, con
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < DV; ++v) sums[r][v] = mul(load(acc + r * dim + first + 16 * v), broadcast(rescale[r]));
-  for (int key = 0; key < num_keys;) {
+  for (int key = skip; key < num_keys;) {
     const int slot = (start + key) % l.block_size;
     const int run = smaller(num_keys - key, l.block_size - slot);
     const uint8_t* tile = keys.tile(start + key) + l.tile_bytes;
@@ -298,10 +310,13 @@ static void prefetch_tile(const Keys& keys, int start, int last_key) {
   }
 }
 
+// Rows in the order of their positions. Of the first tile, whole units before the first row's window are skipped: their
+// blocks may be gone. A row that begins later has weight 0 up to there.
 template <class Kv, int R>
-static void attend_rows(const Keys& keys, const QueryRow* rows, int split, const Partial& partial) {
+static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int split, const Partial& partial) {
   constexpr int kVectors = kScoreUnits;
-  const int dim = keys.layout.head_dim, last_key = rows[R - 1].position;
+  const int dim = keys.layout.head_dim, last_key = rows[R - 1].position, unit = unit_keys(keys.layout);
+  const int begin = larger(split * kSplitKeys, first_key(window, rows[0].position) / unit * unit);
   const int end = smaller((split + 1) * kSplitKeys, last_key + 1);
   alignas(64) float scores[R][kTileKeys];
   alignas(64) uint8_t narrowed[R][kTileKeys * 2];
@@ -311,19 +326,21 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int split, const
     partial.sum[r] = 0;
   }
   __builtin_memset(partial.acc, 0, static_cast<size_t>(R * dim) * 4);
-  for (int start = split * kSplitKeys; start < end; start += kTileKeys) {
-    const int num_keys = smaller(kTileKeys, end - start);
+  for (int start = begin / kTileKeys * kTileKeys; start < end; start += kTileKeys) {
+    const int skip = larger(begin - start, 0), num_keys = smaller(kTileKeys, end - start);
     if (start + kTileKeys < end) prefetch_tile(keys, start + kTileKeys, end - 1);
-    score_tile<Kv, R>(keys, rows, start, num_keys, scores);
+    score_tile<Kv, R>(keys, rows, start, skip, num_keys, scores);
     for (int r = 0; r < R; ++r) {
-      const int valid = smaller(kTileKeys, rows[r].position + 1 - start);
-      rescale[r] = soften<Kv>(scores[r], narrowed[r], valid, partial.maximum + r, partial.sum + r);
+      const int position = rows[r].position, past = smaller(kTileKeys, position + 1 - start);
+      rescale[r] = soften<Kv>(scores[r], narrowed[r], first_key(window, position) - start, past, partial.maximum + r,
+                              partial.sum + r);
     }
     const uint8_t* weights = Kv::kKeysPerStep == 2 ? narrowed[0] : reinterpret_cast<const uint8_t*>(scores[0]);
     int first = 0;
     for (; first + 16 * kVectors <= dim; first += 16 * kVectors)
-      add_values<Kv, R, kVectors>(keys, start, num_keys, first, weights, rescale, partial.acc);
-    for (; first < dim; first += 16) add_values<Kv, R, 1>(keys, start, num_keys, first, weights, rescale, partial.acc);
+      add_values<Kv, R, kVectors>(keys, start, skip, num_keys, first, weights, rescale, partial.acc);
+    for (; first < dim; first += 16)
+      add_values<Kv, R, 1>(keys, start, skip, num_keys, first, weights, rescale, partial.acc);
   }
 }
 
@@ -349,17 +366,17 @@ static void attend_as(const AttendArgs& a, int split, const Partial& partial) {
   const Keys keys{l, a.layer + static_cast<size_t>(a.kv_head) * 2 * l.tile_bytes, a.blocks};
   switch (a.num_rows) {
     case 1:
-      return attend_rows<Kv, 1>(keys, rows, split, partial);
+      return attend_rows<Kv, 1>(keys, rows, a.window, split, partial);
     case 2:
-      return attend_rows<Kv, 2>(keys, rows, split, partial);
+      return attend_rows<Kv, 2>(keys, rows, a.window, split, partial);
     case 3:
-      return attend_rows<Kv, 3>(keys, rows, split, partial);
+      return attend_rows<Kv, 3>(keys, rows, a.window, split, partial);
     case 4:
-      return attend_rows<Kv, 4>(keys, rows, split, partial);
+      return attend_rows<Kv, 4>(keys, rows, a.window, split, partial);
     case 5:
-      return attend_rows<Kv, 5>(keys, rows, split, partial);
+      return attend_rows<Kv, 5>(keys, rows, a.window, split, partial);
     case 6:
-      return attend_rows<Kv, 6>(keys, rows, split, partial);
+      return attend_rows<Kv, 6>(keys, rows, a.window, split, partial);
   }
 }
 
@@ -379,10 +396,11 @@ static void attend_merge(const AttendArgs& a, const Partial* partials, int num_s
   for (int i = 0; i < a.num_rows; ++i) {
     const RowPlace at = place(a, i);
     float* out = a.out + static_cast<size_t>(at.token) * a.out_stride + at.head * dim;
-    __builtin_memcpy(out, partials[0].acc + i * dim, static_cast<size_t>(dim) * 4);
-    float maximum = partials[0].maximum[i], sum = partials[0].sum[i];
-    const int own_splits = smaller(num_splits, (a.position + at.token) / kSplitKeys + 1);
-    for (int s = 1; s < own_splits; ++s) {
+    const int position = a.position + at.token, first = first_key(a.window, position) / kSplitKeys;
+    __builtin_memcpy(out, partials[first].acc + i * dim, static_cast<size_t>(dim) * 4);
+    float maximum = partials[first].maximum[i], sum = partials[first].sum[i];
+    const int own_splits = smaller(num_splits, position / kSplitKeys + 1);
+    for (int s = first + 1; s < own_splits; ++s) {
       const float other = partials[s].maximum[i], top = other > maximum ? other : maximum;
       const float keep = exp_one(maximum - top), take = exp_one(other - top);
       for (int d = 0; d < dim; d += 16)

@@ -52,8 +52,15 @@ void Program::matmul(int in, const float* norm, float eps, const Weight& weight,
   ops_.push_back({Kind::matmul, in, out, 0, norm, eps, &weight, epilogue, this, panels_per_tile});
 }
 
-void Program::attention(int qkv, int out) {
-  ops_.push_back({Kind::attention, qkv, out, num_layers_++, nullptr, 0, nullptr, Epilogue::store, this, 0});
+void Program::attention(int qkv, int out, int group, int window) {
+  if (group < 0 || window < 0) throw std::invalid_argument("groups and windows are counted from 0 on");
+  if (static_cast<size_t>(group) >= groups_.size()) groups_.resize(static_cast<size_t>(group) + 1, {0, window});
+  Group& own = groups_[static_cast<size_t>(group)];
+  if (own.num_layers && own.window != window) throw std::invalid_argument("layers of one group have one window");
+  own.window = window;
+  ops_.push_back(
+      {Kind::attention, qkv, out, own.num_layers++, nullptr, 0, nullptr, Epilogue::store, this, 0, group, window});
+  layers_per_group_ = std::max(layers_per_group_, own.num_layers);
 }
 
 void Program::head(int in, const float* norm, float eps, const Weight& weight) {
@@ -72,7 +79,7 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
   layout_.block_bytes = layout_.tile_bytes * 2 * static_cast<size_t>(shape_.kv_heads);
   layer_bytes_ = layout_.block_bytes * static_cast<size_t>(num_blocks);
   num_blocks_ = num_blocks;
-  kv_ = std::make_unique<KvMemory>(layer_bytes_ * static_cast<size_t>(num_layers_));
+  kv_ = std::make_unique<KvMemory>(layer_bytes_ * static_cast<size_t>(layers_per_group_));
 }
 
 // ---- one step ----
@@ -89,19 +96,31 @@ void Program::check(const Step& s) const {
   for (size_t w = 0; w < works; ++w) {
     const int rows = s.row_offsets[w + 1] - s.row_offsets[w], blocks = s.block_offsets[w + 1] - s.block_offsets[w];
     if (rows < 1 || blocks < 0 || s.starts[w] < 0) refuse("a work without tokens, or before position 0");
-    if (static_cast<int64_t>(s.starts[w]) + rows > static_cast<int64_t>(blocks) * layout_.block_size)
-      refuse("work " + std::to_string(w) + " reaches beyond its " + std::to_string(blocks) + " blocks");
+    const int num_groups = static_cast<int>(groups_.size()), table_len = blocks / num_groups;
+    const std::string whose = "work " + std::to_string(w);
+    if (blocks % num_groups ||
+        static_cast<int64_t>(s.starts[w]) + rows > static_cast<int64_t>(table_len) * layout_.block_size)
+      refuse(whose + " reaches beyond its " + std::to_string(table_len) + " blocks, or its tables differ in length");
+    for (int g = 0; g < num_groups; ++g) {
+      const size_t first = static_cast<size_t>(s.block_offsets[w] + g * table_len);
+      const int first_position = first_key(groups_[static_cast<size_t>(g)].window, s.starts[w]);
+      check_table(s.block_ids.subspan(first, static_cast<size_t>(table_len)), first_position / layout_.block_size);
+    }
   }
   for (int32_t token : s.tokens)
     if (token < 0 || token >= vocab_)
       refuse("token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(vocab_));
-  for (std::span<const int32_t> ids : {s.block_ids, s.copies})
-    for (int32_t id : ids)
-      if (id < 0 || id >= num_blocks_)
-        refuse("block " + std::to_string(id) + " is outside the pool of " + std::to_string(num_blocks_));
+  check_table(s.copies, 0);
   for (size_t i = 0; i < s.logit_rows.size(); ++i)
     if (s.logit_rows[i] < (i ? s.logit_rows[i - 1] + 1 : 0) || static_cast<size_t>(s.logit_rows[i]) >= s.tokens.size())
       refuse("logit rows must ascend and lie inside the step");
+}
+
+// All ids are blocks of the pool; before the place `first` they may be gone.
+void Program::check_table(std::span<const int32_t> ids, int first) const {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if ((ids[i] < 0 || ids[i] >= num_blocks_) && !(ids[i] == kNoBlock && i < static_cast<size_t>(first)))
+      refuse("block " + std::to_string(ids[i]) + " is outside the pool of " + std::to_string(num_blocks_));
 }
 
 void Program::run(const Step& step) {
@@ -123,7 +142,7 @@ void Program::run(const Step& step) {
 
 void Program::copy_blocks(const Step& step) {
   if (step.copies.empty()) return;
-  pool_.each(num_layers_, [&](int layer, int) {
+  pool_.each(layers_per_group_, [&](int layer, int) {
     uint8_t* base = layer_at(layer);
     for (size_t i = 0; i < step.copies.size(); i += 2)
       std::memcpy(base + layout_.block_bytes * static_cast<size_t>(step.copies[i + 1]),
@@ -144,7 +163,7 @@ void Program::check_block(int block, size_t num_bytes) const {
 void Program::read_block(int block, std::span<uint8_t> out) {
   check_block(block, out.size());
   const size_t size = layout_.block_bytes;
-  pool_.each(num_layers_, [&](int layer, int) {
+  pool_.each(layers_per_group_, [&](int layer, int) {
     std::memcpy(out.data() + size * static_cast<size_t>(layer), layer_at(layer) + size * static_cast<size_t>(block),
                 size);
   });
@@ -153,7 +172,7 @@ void Program::read_block(int block, std::span<uint8_t> out) {
 void Program::write_block(int block, std::span<const uint8_t> bytes) {
   check_block(block, bytes.size());
   const size_t size = layout_.block_bytes;
-  pool_.each(num_layers_, [&](int layer, int) {
+  pool_.each(layers_per_group_, [&](int layer, int) {
     std::memcpy(layer_at(layer) + size * static_cast<size_t>(block), bytes.data() + size * static_cast<size_t>(layer),
                 size);
   });
@@ -204,9 +223,10 @@ int Program::begin_chunk(const Step& step, int first_row, int last_row, int work
     const int end = std::min(last_row, step.row_offsets[w + 1]);
     const int position = step.starts[w] + row - step.row_offsets[w];
     const int32_t* blocks = step.block_ids.data() + step.block_offsets[w];
-    segments_.push_back({row - first_row, end - row, position, blocks});
+    const int table_len = (step.block_offsets[w + 1] - step.block_offsets[w]) / static_cast<int>(groups_.size());
+    segments_.push_back({row - first_row, end - row, position, blocks, table_len});
     for (int p = position; p < position + end - row; ++p)
-      row_places_.push_back({p, blocks[p / layout_.block_size], p % layout_.block_size});
+      row_places_.push_back({p, p % layout_.block_size, blocks + p / layout_.block_size, table_len});
     furthest = std::max(furthest, position + end - row);
     row = end;
   }
@@ -313,19 +333,32 @@ void Program::run_rope(const Op& op, int row, int) {
   kernels_.rope_store({&layout_, layer_at(op.layer), row_of(op.in, row),
                        rotations_.data() + static_cast<size_t>(at.position * shape_.rope_dim),
                        queries_.data() + query_bytes() * static_cast<size_t>(row), shape_.heads, shape_.rope_dim,
-                       shape_.scale, at.block, at.slot});
+                       shape_.scale, at.block[op.group * at.table_len], at.slot});
 }
 
 AttendArgs Program::attend_args(const Op& op, const Task& task) const {
   const Segment& segment = segments_[static_cast<size_t>(task.segment)];
   const size_t out = static_cast<size_t>(op.out);
   const size_t row = static_cast<size_t>(segment.first_row), stride = static_cast<size_t>(columns_[out]);
-  return {&layout_,       layer_at(op.layer),
-          segment.blocks, queries_.data() + query_bytes() * row,
-          query_bytes(),  const_cast<float*>(buffers_[out].data()) + stride * row,
-          stride,         shape_.heads,
-          task.kv_head,   segment.position,
-          task.first_row, task.num_rows};
+  return {&layout_,
+          layer_at(op.layer),
+          segment.blocks + op.group * segment.table_len,
+          queries_.data() + query_bytes() * row,
+          query_bytes(),
+          const_cast<float*>(buffers_[out].data()) + stride * row,
+          stride,
+          shape_.heads,
+          task.kv_head,
+          segment.position,
+          task.first_row,
+          task.num_rows,
+          op.window};
+}
+
+// The first split that any row of the task attends to.
+int Program::first_split(const Op& op, const Task& task) const {
+  const int token = task.first_row / (shape_.heads / shape_.kv_heads);
+  return first_key(op.window, segments_[static_cast<size_t>(task.segment)].position + token) / kSplitKeys;
 }
 
 size_t Program::partial_floats() const {
@@ -350,7 +383,7 @@ void Program::run_task(const Op& op, int index, int thread) {
     partials.resize(static_cast<size_t>(task.num_splits));
     list = partials.data();
   }
-  for (int s = 0; s < task.num_splits; ++s) {
+  for (int s = first_split(op, task); s < task.num_splits; ++s) {
     list[s] = partial_at(memory.data(), s);
     kernels_.attend_split(args, s, list[s]);
   }
@@ -361,6 +394,7 @@ void Program::run_split(const Op& op, int index, int) {
   const size_t i = static_cast<size_t>(index) * 2;
   const Task& task = tasks_[static_cast<size_t>(split_tasks_[i])];
   const int split = split_tasks_[i + 1];
+  if (split < first_split(op, task)) return;
   kernels_.attend_split(attend_args(op, task), split, partial_at(partials_.data(), task.first_partial + split));
 }
 

@@ -1,9 +1,11 @@
 """The memory plan: how many KV blocks there are, how long a context may be. Pure, with its arithmetic in words."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.config.machine import readable_bytes
+from octavo.core.groups import KvGroups
 
 
 class MemoryPlanError(ValueError):
@@ -16,6 +18,7 @@ class Demand:
 
     weight_bytes: int
     kv_bytes_per_token: int
+    """In a block, which has the layers of one KV group."""
     available_bytes: int
     """What this process may take, for weights and KV together."""
     available_reason: str
@@ -28,6 +31,10 @@ class Demand:
     block_size: int
     num_blocks: int | None
     kv_cache_memory_bytes: int | None
+    windows: tuple[int | None, ...] = (None,)
+    """Of each KV group; None: full attention."""
+    longest_chunk: int = 1
+    """Tokens of one request in one step, at most."""
 
     @property
     def block_bytes(self) -> int:
@@ -43,7 +50,25 @@ class Demand:
         return self.model_len if self.max_model_len is None else self.max_model_len
 
     def blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
+        """The most that a request of so many tokens holds: while its prompt is computed, where layers have windows."""
+        return self._blocks_for(tokens, self.longest_chunk)
+
+    def blocks_to_decode(self, tokens: int) -> int:
+        """What it holds from then on."""
+        return self._blocks_for(tokens, 1)
+
+    def blocks_for_all(self, tokens: int) -> int:
+        """For all slots: only one step's chunk of tokens is on its way at once."""
+        decoding = self.blocks_to_decode(tokens)
+        return decoding * self.max_num_seqs + self.blocks_for(tokens) - decoding
+
+    def longest_in(self, num_blocks: int) -> int:
+        """The longest context, up to the wanted one, of a request that has so many blocks for itself."""
+        return bisect_right(range(1, self.wanted_len + 1), num_blocks, key=self.blocks_for)
+
+    def _blocks_for(self, tokens: int, chunk: int) -> int:
+        groups = KvGroups(self.block_size, self.windows, chunk)
+        return sum(groups.most_held(window, tokens) for window in self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +93,9 @@ def plan_memory(demand: Demand) -> MemoryPlan:
             f"ask for at most {demand.model_len}"
         )
     num_blocks, why = _num_blocks(demand)
-    room = num_blocks * demand.block_size
-    if room < demand.wanted_len and (demand.max_model_len is not None or num_blocks < 1):
+    max_model_len = demand.longest_in(num_blocks)
+    if max_model_len < demand.wanted_len and (demand.max_model_len is not None or max_model_len < 1):
         raise MemoryPlanError(_too_small(demand, num_blocks))
-    max_model_len = min(demand.wanted_len, room)
     return MemoryPlan(
         num_blocks=num_blocks,
         max_model_len=max_model_len,
@@ -85,7 +109,7 @@ def _num_blocks(demand: Demand) -> tuple[int, str]:
         return demand.num_blocks, "num_blocks was given"
     if demand.kv_cache_memory_bytes is not None:
         return demand.kv_cache_memory_bytes // demand.block_bytes, "kv_cache_memory_bytes was given"
-    needed = demand.blocks_for(demand.wanted_len) * demand.max_num_seqs
+    needed = demand.blocks_for_all(demand.wanted_len)
     affordable = max(0, demand.budget_bytes) // demand.block_bytes
     if needed <= affordable:
         return needed, f"all {demand.max_num_seqs} slots at full context"
@@ -93,9 +117,11 @@ def _num_blocks(demand: Demand) -> tuple[int, str]:
 
 
 def _too_small(demand: Demand, num_blocks: int) -> str:
-    if num_blocks < 1:
+    num_groups = len(demand.windows)
+    if num_blocks < num_groups:
+        each = f" for each of the {num_groups} KV groups" if num_groups > 1 else ""
         return (
-            f"there is no room for a single KV block of {readable_bytes(demand.block_bytes)}{_share(demand)}. "
+            f"there is no room for a single KV block of {readable_bytes(demand.block_bytes)}{each}{_share(demand)}. "
             f"Raise kv_cache_memory_bytes or gpu_memory_utilization, or free memory"
         )
     wanted = demand.blocks_for(demand.wanted_len)
@@ -103,7 +129,7 @@ def _too_small(demand: Demand, num_blocks: int) -> str:
         f"a context of {demand.wanted_len} tokens needs {wanted} KV blocks of {demand.block_size} tokens "
         f"({readable_bytes(wanted * demand.block_bytes)}), but there are {num_blocks} "
         f"({readable_bytes(num_blocks * demand.block_bytes)}){_share(demand)}. "
-        f"Lower max_model_len to {num_blocks * demand.block_size} or less, "
+        f"Lower max_model_len to {demand.longest_in(num_blocks)} or less, "
         f"or raise num_blocks, kv_cache_memory_bytes or gpu_memory_utilization"
     )
 
@@ -121,13 +147,15 @@ def _share(demand: Demand) -> str:
 
 def _report(demand: Demand, num_blocks: int, max_model_len: int, why: str) -> tuple[str, ...]:
     kv_bytes = num_blocks * demand.block_bytes
-    concurrency = num_blocks / demand.blocks_for(max_model_len)
+    concurrency = num_blocks / demand.blocks_to_decode(max_model_len)
+    several = len(demand.windows) > 1
+    each, tokens = (" and group", "") if several else ("", f"{num_blocks * demand.block_size:,} tokens = ")
     return (
         f"memory: {readable_bytes(demand.available_bytes)} available ({demand.available_reason}), "
         f"{demand.utilization:.0%} of it may be used",
         f"weights: {readable_bytes(demand.weight_bytes)}",
-        f"KV cache: {demand.kv_bytes_per_token:,} bytes a token; {num_blocks:,} blocks of {demand.block_size} = "
-        f"{num_blocks * demand.block_size:,} tokens = {readable_bytes(kv_bytes)} ({why})",
+        f"KV cache: {demand.kv_bytes_per_token:,} bytes a token{each}; {num_blocks:,} blocks of {demand.block_size} = "
+        f"{tokens}{readable_bytes(kv_bytes)} ({why})",
         f"context: {max_model_len:,} tokens; {concurrency:.1f} requests at full context fit at once",
     )
 

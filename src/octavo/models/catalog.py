@@ -12,6 +12,7 @@ FAMILIES: Mapping[str, Family] = {
     "llama": LLAMA,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": LLAMA,
+    "MinistralForCausalLM": LLAMA,
 }
 """GGUF `general.architecture`, or an entry of config.json's `architectures`."""
 
@@ -23,16 +24,16 @@ NOT_YET: Mapping[str, str] = {
     "qwen3moe": "mixture of experts",
     "Qwen3MoeForCausalLM": "mixture of experts",
     "MixtralForCausalLM": "mixture of experts",
-    "gemma3": "sliding window attention, two rope bases, norms after each block",
-    "Gemma3ForCausalLM": "sliding window attention, two rope bases, norms after each block",
-    "Gemma2ForCausalLM": "sliding window attention, soft-capped logits",
-    "gemma2": "sliding window attention, soft-capped logits",
+    "gemma3": "two rope bases, norms after each block",
+    "Gemma3ForCausalLM": "two rope bases, norms after each block",
+    "Gemma2ForCausalLM": "soft-capped logits",
+    "gemma2": "soft-capped logits",
     "phi3": "fused query-key-value weights",
     "Phi3ForCausalLM": "fused query-key-value weights",
     "smollm3": "layers without rotary embedding",
     "SmolLM3ForCausalLM": "layers without rotary embedding",
-    "gpt-oss": "attention sinks, sliding windows, mixture of experts",
-    "GptOssForCausalLM": "attention sinks, sliding windows, mixture of experts",
+    "gpt-oss": "attention sinks, mixture of experts",
+    "GptOssForCausalLM": "attention sinks, mixture of experts",
     "deepseek2": "multi-head latent attention",
     "DeepseekV3ForCausalLM": "multi-head latent attention",
 }

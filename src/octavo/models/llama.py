@@ -1,4 +1,4 @@
-"""The llama family (Llama 2 and 3, SmolLM2, Mistral without a window): configurations to specs, and tensor names.
+"""The llama family (Llama 2 and 3, SmolLM2, Mistral, Ministral): configurations to specs, and tensor names.
 
 Sources: the configuration classes of Transformers for keys and defaults; the GGUF specification for metadata keys.
 """
@@ -11,14 +11,17 @@ from octavo.models.family import Config, Family
 from octavo.models.fields import Fields, ModelError
 from octavo.models.rope import linear_divisors, rope_from_config, rope_kind
 from octavo.models.spec import ModelSpec, RopeSpec
+from octavo.models.windows import windows_from_config, windows_from_gguf
 
 MAX_LAYERS = 1024
 MAX_HEAD_DIM = 1024
 """More than any model of the family has: numbers above are a broken file, refused before anything is sized by them."""
 
+MISTRAL_DEFAULTS = {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "llama": {"max_position_embeddings": 2048},
-    "mistral": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
+    "mistral": MISTRAL_DEFAULTS,
+    "ministral": MISTRAL_DEFAULTS,
 }
 """What Transformers assumes for keys that a config.json leaves out, where it is not the same for the whole family."""
 
@@ -66,10 +69,11 @@ def gguf_name(canonical: str) -> str:
 
 
 def spec_from_config(values: Config) -> ModelSpec:
-    """config.json of a LlamaForCausalLM or MistralForCausalLM -> spec; ModelError names what is not supported."""
+    """config.json of a Llama, Mistral or Ministral -> spec; ModelError names what is not supported."""
     kind = Fields(values).text("model_type", "llama")
     config = Fields({**DEFAULTS.get(kind, {}), **values})
     _refuse_config_features(config)
+    num_layers, context = config.integer("num_hidden_layers", high=MAX_LAYERS), _max_model_len(config)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", max(1, hidden // heads), high=MAX_HEAD_DIM)
     spec = ModelSpec(
@@ -77,14 +81,15 @@ def spec_from_config(values: Config) -> ModelSpec:
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden,
         intermediate_size=config.integer("intermediate_size"),
-        num_layers=config.integer("num_hidden_layers", high=MAX_LAYERS),
+        num_layers=num_layers,
         num_heads=heads,
         num_kv_heads=config.integer("num_key_value_heads", heads),
         head_dim=head_dim,
         norm_eps=config.number("rms_norm_eps", 1e-6),
         rope=rope_from_config(config, _even(head_dim)),
-        max_model_len=_max_model_len(config),
+        max_model_len=context,
         tied_output=config.flag("tie_word_embeddings", False),
+        windows=windows_from_config(config, num_layers, context),
     )
     return _checked(spec)
 
@@ -93,6 +98,7 @@ def spec_from_gguf(values: Config, has_output: bool) -> ModelSpec:
     """GGUF metadata of architecture `llama` -> spec. Without `vocab_size` the token list is counted."""
     config = Fields(values, "llama.")
     _refuse_gguf_features(config)
+    num_layers, context = config.integer("block_count", high=MAX_LAYERS), config.integer("context_length")
     hidden, heads = config.integer("embedding_length"), _uniform(config, "attention.head_count")
     head_dim = config.integer("attention.key_length", max(1, hidden // heads), high=MAX_HEAD_DIM)
     if config.integer("attention.value_length", head_dim) != head_dim:
@@ -102,14 +108,15 @@ def spec_from_gguf(values: Config, has_output: bool) -> ModelSpec:
         vocab_size=config.integer("vocab_size", _num_tokens(values)),
         hidden_size=hidden,
         intermediate_size=_uniform(config, "feed_forward_length"),
-        num_layers=config.integer("block_count", high=MAX_LAYERS),
+        num_layers=num_layers,
         num_heads=heads,
         num_kv_heads=_uniform(config, "attention.head_count_kv", heads),
         head_dim=head_dim,
         norm_eps=config.number("attention.layer_norm_rms_epsilon"),
         rope=_gguf_rope(config, _even(head_dim)),
-        max_model_len=config.integer("context_length"),
+        max_model_len=context,
         tied_output=not has_output,
+        windows=windows_from_gguf(config, num_layers, context),
     )
     return _checked(spec)
 
@@ -132,25 +139,6 @@ def _refuse_config_features(config: Fields) -> None:
     if config.get("quantization_config") is not None:
         method = config.section("quantization_config").text("quant_method", "unknown")
         raise ModelError(f"weights quantised by {method!r} are not supported (use GGUF for quantised weights)")
-    _refuse_window(config.get("sliding_window"), config.integer("max_position_embeddings"))
-    _refuse_layer_types(config.get("layer_types"))
-
-
-def _refuse_layer_types(value: object) -> None:
-    if value is None:
-        return
-    kinds: list[object] = list(cast(Sequence[object], value)) if isinstance(value, list | tuple) else [value]
-    other = next((kind for kind in kinds if kind != "full_attention"), None)
-    if other is not None:
-        raise ModelError(f"layers of type {other!r} (layer_types) are not supported (only full_attention)")
-
-
-def _refuse_window(window: object, context: int) -> None:
-    """A window of at least the context never cuts anything off, so it is no window."""
-    if window is None:
-        return
-    if not isinstance(window, int) or 0 < window < context:
-        raise ModelError(f"sliding window attention (window {window!r}, context {context}) is not supported")
 
 
 def _refuse_gguf_features(config: Fields) -> None:
@@ -161,7 +149,6 @@ def _refuse_gguf_features(config: Fields) -> None:
     for key in ("embedding_scale", "residual_scale", "attention.scale", "logit_scale"):
         if config.number(key, 1.0) != 1.0:
             raise ModelError(f"scaled activations ({config.prefix}{key}) are not supported")
-    _refuse_window(config.get("attention.sliding_window"), config.integer("context_length"))
 
 
 def _gguf_rope(config: Fields, dim: int) -> RopeSpec:

@@ -48,6 +48,12 @@ class ModelSpec:
     tied_output: bool = False
     """The output head is the embedding table."""
     activation: str = "silu"
+    windows: tuple[int | None, ...] = ()
+    """Of each layer: a token attends to itself and the window - 1 tokens before it; None: to all before it.
+    Empty: all layers have full attention."""
+
+    def window(self, layer: int) -> int | None:
+        return self.windows[layer] if self.windows else None
 
     @property
     def attention_scale(self) -> float:
@@ -55,5 +61,5 @@ class ModelSpec:
 
     @property
     def kv_elements_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache, over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+        """Numbers that one token adds to the KV cache of one layer."""
+        return 2 * self.num_kv_heads * self.head_dim

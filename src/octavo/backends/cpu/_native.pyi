@@ -53,7 +53,7 @@ class Program:
     def matmul(
         self, source: int, norm: Floats | None, eps: float, weight: PackedWeight, epilogue: str, out: int
     ) -> None: ...
-    def attention(self, qkv: int, out: int) -> None: ...
+    def attention(self, qkv: int, out: int, group: int, window: int) -> None: ...
     def head(self, source: int, norm: Floats, eps: float, weight: PackedWeight) -> None: ...
     def allocate(self, type: str, num_blocks: int, block_size: int) -> None: ...
     @property
@@ -101,6 +101,7 @@ def attend(
     heads: int,
     kv_heads: int,
     head_dim: int,
+    window: int,
     inverse_frequencies: Floats,
     scale: float,
     rows_at_once: int,

@@ -11,6 +11,7 @@ from octavo.backends.cpu.isa import choose
 from octavo.backends.cpu.weights import Packer
 from octavo.config.machine import usable_cpus
 from octavo.models.checkpoint import Checkpoint
+from octavo.models.layer_groups import layer_groups
 from octavo.models.spec import ModelSpec
 
 KV_DTYPES = {"auto": "bfloat16", "bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
@@ -85,8 +86,9 @@ class CpuModel:
         )
 
     def kv_bytes_per_token(self, kv_cache_dtype: str) -> int:
-        """Bytes that one token adds to the cache, over all layers. Raises ValueError for an unknown dtype."""
-        return self.spec.kv_elements_per_token * _KV_BYTES[resolve_kv_dtype(kv_cache_dtype)]
+        """Bytes of one token in a block: of the layers of one KV group. Raises ValueError for an unknown dtype."""
+        element = _KV_BYTES[resolve_kv_dtype(kv_cache_dtype)]
+        return element * self.spec.kv_elements_per_token * layer_groups(self.spec).slots
 
 
 def resolve_kv_dtype(kv_cache_dtype: str) -> str:

@@ -2,6 +2,7 @@
 
 from octavo.backends.cpu import _native
 from octavo.backends.cpu.model import CpuModel
+from octavo.models.layer_groups import layer_groups
 
 
 def build_program(model: CpuModel) -> _native.Program:
@@ -26,9 +27,9 @@ def build_program(model: CpuModel) -> _native.Program:
     attended = program.buffer(spec.num_heads * spec.head_dim)
     activated = program.buffer(spec.intermediate_size)
     program.embed(model.embed, hidden)
-    for layer in model.layers:
+    for index, (layer, place) in enumerate(zip(model.layers, layer_groups(spec).places, strict=True)):
         program.matmul(hidden, layer.attn_norm, spec.norm_eps, layer.qkv, "store", qkv)
-        program.attention(qkv, attended)
+        program.attention(qkv, attended, place.group, spec.window(index) or 0)
         program.matmul(attended, None, 0.0, layer.o, "add", hidden)
         program.matmul(hidden, layer.ffn_norm, spec.norm_eps, layer.gate_up, "swiglu", activated)
         program.matmul(activated, None, 0.0, layer.down, "add", hidden)

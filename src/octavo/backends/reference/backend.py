@@ -10,7 +10,9 @@ from octavo.backends.reference.sampling import SampleError, draw, score
 from octavo.backends.reference.weights import Array, Dequantize, load_weights
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult
 from octavo.core.ports import Capacity
+from octavo.core.types import NO_BLOCK
 from octavo.models.checkpoint import Checkpoint
+from octavo.models.layer_groups import layer_groups
 
 
 class PlanError(ValueError):
@@ -32,8 +34,9 @@ class ReferenceBackend:
             raise ValueError(f"{checkpoint.name}: activation {spec.activation!r} is not known, only 'silu' is")
         self._spec = spec
         self._weights = load_weights(checkpoint, dequantize)
+        self._groups = layer_groups(spec)
         self._cache: Array = np.zeros(
-            (spec.num_layers, 2, num_blocks, block_size, spec.num_kv_heads, spec.head_dim), np.float32
+            (self._groups.slots, 2, num_blocks, block_size, spec.num_kv_heads, spec.head_dim), np.float32
         )
         self._capacity = Capacity(
             num_blocks=num_blocks, block_size=block_size, vocab_size=spec.vocab_size, max_model_len=max_model_len
@@ -83,11 +86,13 @@ class ReferenceBackend:
         return WorkResult(work.request_id, work.choice, sampled, scored)
 
     def _compute(self, work: Work) -> tuple[tuple[ScoredToken, ...], tuple[ScoredToken, ...]]:
-        blocks = np.array(work.block_ids, np.intp)
+        tables = np.array(work.block_ids, np.intp).reshape(len(self._groups.windows), -1)
+        places = self._groups.places
         scored: list[ScoredToken] = []
         hidden = np.empty(0, np.float32)
         for offset, token in enumerate(work.tokens):
-            hidden = token_hidden(self._spec, self._weights, self._cache, token, work.start + offset, blocks)
+            position = work.start + offset
+            hidden = token_hidden(self._spec, self._weights, places, self._cache, token, position, tables)
             if offset < len(work.targets):
                 logits = matvec(self._weights.output, hidden)
                 scored.append(score(logits, work.targets[offset], work.num_target_alternatives))
@@ -102,12 +107,17 @@ class ReferenceBackend:
             raise PlanError("a work without tokens")
         if work.start < 0 or end > self._capacity.max_model_len:
             raise PlanError(f"positions {work.start}..{end - 1} do not fit {self._capacity.max_model_len} positions")
-        if len(work.block_ids) * self._capacity.block_size < end:
-            raise PlanError(f"{len(work.block_ids)} blocks of {self._capacity.block_size} do not hold {end} positions")
+        num_groups, size = len(self._groups.windows), self._capacity.block_size
+        table_len, rest = divmod(len(work.block_ids), num_groups)
+        if rest or table_len * size < end:
+            raise PlanError(f"{num_groups} tables of {table_len} blocks of {size} do not hold {end} positions")
         if len(work.targets) > len(work.tokens):
             raise PlanError(f"{len(work.targets)} targets for {len(work.tokens)} tokens")
-        for block in work.block_ids:
-            _check_range("block", block, self._capacity.num_blocks)
+        for group, window in enumerate(self._groups.windows):
+            first = 0 if window is None else max(0, work.start - window + 1) // size
+            for logical, block in enumerate(work.block_ids[group * table_len : (group + 1) * table_len]):
+                if block != NO_BLOCK or logical >= first:
+                    _check_range("block", block, self._capacity.num_blocks)
         for token in (*work.tokens, *work.targets):
             _check_range("token", token, self._capacity.vocab_size)
 

@@ -6,27 +6,37 @@ BLAS: those never depend on threads, and threads of BLAS that wait for a busy co
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.backends.reference.weights import Array, Layer, Weights
+from octavo.models.layer_groups import LayerPlace
 from octavo.models.spec import ModelSpec
 
 
 def token_hidden(
-    spec: ModelSpec, weights: Weights, cache: Array, token: int, position: int, blocks: NDArray[np.intp]
+    spec: ModelSpec,
+    weights: Weights,
+    places: Sequence[LayerPlace],
+    cache: Array,
+    token: int,
+    position: int,
+    tables: NDArray[np.intp],
 ) -> Array:
     """The normalised last hidden state [hidden] of `token` at `position`; writes its KV into `cache`.
 
-    cache [num_layers, 2, num_blocks, block_size, kv_heads, head_dim]: index 0 of the second axis is keys, 1 is values.
-    The KV of all earlier positions is there already, in `blocks`.
+    places: where the KV of each layer lies. cache [slots, 2, num_blocks, block_size, kv_heads, head_dim]: index 0 of
+    the second axis is keys, 1 is values; a block is one KV group's, and slot i of it the i-th layer's of the group.
+    tables [groups, table_len]: the KV of all earlier positions that a layer attends to is there already.
     """
     cos, sin = rotation(spec, position)
     hidden = weights.embed[token].copy()
-    for layer, layer_cache in zip(weights.layers, cache, strict=True):
+    for index, (layer, place) in enumerate(zip(weights.layers, places, strict=True)):
         normed = rms_norm(hidden, layer.attn_norm, spec.norm_eps)
-        attended = _attention(spec, layer, layer_cache, normed, position, blocks, cos, sin)
+        blocks, window = tables[place.group], spec.window(index)
+        attended = _attention(spec, layer, cache[place.slot], normed, position, blocks, window, cos, sin)
         hidden += matvec(layer.o, attended)
         hidden += feed_forward(layer, rms_norm(hidden, layer.ffn_norm, spec.norm_eps))
     return rms_norm(hidden, weights.output_norm, spec.norm_eps)
@@ -44,6 +54,7 @@ def _attention(
     normed: Array,
     position: int,
     blocks: NDArray[np.intp],
+    window: int | None,
     cos: Array,
     sin: Array,
 ) -> Array:
@@ -54,14 +65,16 @@ def _attention(
     block, slot = blocks[position // block_size], position % block_size
     cache[0, block, slot] = key
     cache[1, block, slot] = value
-    keys, values = gather(cache, blocks, position + 1)
+    first = 0 if window is None else max(0, position - window + 1)
+    keys, values = gather(cache, blocks, first, position + 1)
     return attend(query, keys, values, spec.attention_scale).reshape(-1)
 
 
-def gather(cache: Array, blocks: NDArray[np.intp], length: int) -> tuple[Array, Array]:
-    """Keys and values of positions 0 .. length - 1 through the block table, each [length, kv_heads, head_dim]."""
-    used = blocks[: -(-length // cache.shape[2])]
-    keys, values = (half[used].reshape(-1, *half.shape[2:])[:length] for half in cache)
+def gather(cache: Array, blocks: NDArray[np.intp], first: int, end: int) -> tuple[Array, Array]:
+    """Keys and values of positions first .. end - 1 through the block table, each [end - first, kv_heads, head_dim]."""
+    size = cache.shape[2]
+    used, skipped = blocks[first // size : -(-end // size)], first // size * size
+    keys, values = (half[used].reshape(-1, *half.shape[2:])[first - skipped : end - skipped] for half in cache)
     return keys, values
 
 
