@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from octavo.backends.ledger import LedgerBackend
 from octavo.core.audit import audit
 from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, PromptScored, Refused, Stepped
+from octavo.core.pins import PinOutcome, PinWish, room_for_pins
 from octavo.core.plan import ScoredToken, StepPlan, StepResult
 from octavo.core.ports import Guide
 from octavo.core.request import ChoiceState, Request
@@ -100,6 +101,32 @@ class Replica:
 
     def give_up(self, request_id: str, message: str) -> None:
         self._note(self.scheduler.give_up(request_id, message, self._tick()))
+
+    def pin(
+        self,
+        pin_id: str,
+        tokens: tuple[int, ...] | list[int],
+        *,
+        tenant: str = "",
+        namespace: bytes = b"",
+        ttl_s: float = 1e9,
+        quota: int = 1000,
+    ) -> PinOutcome:
+        wish = PinWish(pin_id, tenant, namespace, tuple(tokens), ttl_s, quota)
+        scheduler = self.scheduler
+        before = scheduler.load(), scheduler.cache.pool.cached(), list(scheduler.cache.pool.refs)
+        room = room_for_pins(scheduler.limits, scheduler.roster)
+        events, outcome = scheduler.cache.pin(wish, room, self._tick())
+        assert bool(events) == (outcome.pin is not None)
+        if outcome.pin is None:
+            assert before == (scheduler.load(), scheduler.cache.pool.cached(), list(scheduler.cache.pool.refs))
+        self._note(events)
+        return outcome
+
+    def unpin(self, pin_id: str, tenant: str = "") -> bool:
+        events = self.scheduler.cache.unpin(pin_id, tenant, self._tick())
+        self._note(events or ())
+        return events is not None
 
     def plan(self) -> StepPlan:
         plan = self.scheduler.plan(self._tick())

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.core.audit import LAWS, audit
+from octavo.core.pins import Pin
 from octavo.core.prefix import CachedBlock
 from octavo.core.request import ChoiceState
 from octavo.core.scheduler import Scheduler
@@ -121,6 +122,19 @@ def claim_for_ever(scheduler: Scheduler) -> None:
     scheduler.cache.claims.by_key[b"key"] = scheduler.roster.running[0]
 
 
+def pin_what_cannot_be_hit(scheduler: Scheduler) -> None:
+    lease = scheduler.cache.new_lease()
+    assert lease.append_slots(1) == ()
+    scheduler.cache.pins.add(Pin("p", "", 1, 1, 1e9), lease)
+
+
+def accept_who_has_no_room_beside_a_pin(scheduler: Scheduler) -> None:
+    scheduler.limits = replace(scheduler.limits, max_model_len=80)
+    entry = scheduler.cache.index.entry_of(scheduler.cache.pool.cached()[0])
+    assert entry is not None
+    scheduler.cache.pins.add(Pin("p", "", 4, 1, 1e9), scheduler.cache.new_lease([entry], 4))
+
+
 BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("blocks_add_up", lease_a_blank_block),
     ("counts_are_holders", take_a_block),
@@ -143,6 +157,8 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("beams_keep_step", mistake_a_beam),
     ("beams_keep_step", wait_without_candidates),
     ("claims_are_live", claim_for_ever),
+    ("pins_leave_room", pin_what_cannot_be_hit),
+    ("pins_leave_room", accept_who_has_no_room_beside_a_pin),
 ]
 
 

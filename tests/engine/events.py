@@ -9,6 +9,8 @@ from octavo.core.events import (
     Finished,
     Generated,
     Preempted,
+    PrefixPinned,
+    PrefixUnpinned,
     PromptScored,
     Queued,
     Refused,
@@ -45,19 +47,9 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
         st.builds(Preempted, request_ids, counts, times, counts, names),
         st.builds(BlockStored, times, st.binary(max_size=32), st.none() | st.binary(max_size=32), counts),
         st.builds(BlockEvicted, times, st.binary(max_size=32)),
-        st.builds(
-            Stepped,
-            times,
-            counts,
-            counts,
-            counts,
-            counts,
-            counts,
-            counts,
-            counts,
-            st.dictionaries(names, numbers),
-            counts,
-        ),
+        st.builds(PrefixPinned, times, names, names, counts),
+        st.builds(PrefixUnpinned, times, names, names, st.booleans()),
+        st.builds(Stepped, times, *[counts] * 7, st.dictionaries(names, numbers), counts, counts),
     )
 
 

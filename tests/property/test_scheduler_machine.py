@@ -11,7 +11,7 @@ from octavo.core.hashing import HASHES
 from octavo.core.plan import StepPlan, StepResult, WorkResult
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
-from octavo.core.types import FinishReason, Limits
+from octavo.core.types import NO_BLOCK, FinishReason, Limits
 from tests.core.replica import Replica, alone, one_bit
 
 TOKENS = st.integers(0, 1)
@@ -114,6 +114,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.limits, self.options = limits, options
         self.replica = Replica(limits, **options)
         self.submitted: dict[str, Request] = {}
+        self.pinned: dict[str, int] = {}
+        """Blocks that were pinned when a request came."""
+        self.num_pins = 0
         self.cancelled: set[tuple[str, int | None]] = set()
         self.flying: StepPlan | None = None
 
@@ -135,17 +138,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             priority=priority,
             namespace=namespace,
         )
-        self.submitted[name] = request
-        self.replica.submit(request)
+        self._submit(request)
         return name
+
+    def _submit(self, request: Request) -> None:
+        self.submitted[request.request_id] = request
+        self.pinned[request.request_id] = self.replica.scheduler.load().blocks_pinned
+        self.replica.submit(request)
 
     @rule(name=live, twins=st.integers(1, 4))
     def submit_twins(self, name: str, twins: int) -> None:
         """Equal prompts, so that there is something to hit, now or while it is being computed."""
         for _ in range(twins):
             twin = f"r{len(self.submitted)}"
-            self.submitted[twin] = replace(self.submitted[name], request_id=twin)
-            self.replica.submit(self.submitted[twin])
+            self._submit(replace(self.submitted[name], request_id=twin))
 
     @precondition(lambda self: self.flying is None)
     @rule(steps=st.integers(1, 6))
@@ -197,12 +203,31 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.replica.cancel(name, choice)
 
     @precondition(lambda self: self.flying is None)
+    @rule(name=live, full=st.booleans(), ttl_s=st.sampled_from([3.0, 1000.0]), quota=st.integers(0, 8))
+    def pin(self, name: str, full: bool, ttl_s: float, quota: int) -> None:
+        """What a request asked, or asked and was answered: where it is cached whole, and fits, it is pinned."""
+        request, outcome = self.submitted[name], self.replica.outcomes[name]
+        tokens = (*request.prompt, *(outcome.ids() if full else ()))
+        self.num_pins += 1
+        pinned = self.replica.pin(f"p{self.num_pins}", tokens, namespace=request.namespace, ttl_s=ttl_s, quota=quota)
+        size = self.limits.block_size
+        if pinned.pin is not None:
+            assert pinned.pin.num_tokens == len(tokens) // size * size and pinned.pin.num_blocks <= quota
+
+    @precondition(lambda self: self.flying is None)
+    @rule(number=st.integers(1, 6))
+    def unpin(self, number: int) -> None:
+        self.replica.unpin(f"p{number}")
+
+    @precondition(lambda self: self.flying is None)
     @rule()
     def reset_the_cache(self) -> None:
         held = self.replica.scheduler.load().blocks_leased
         events = self.replica.scheduler.reset_prefix_cache(0.0)
         assert (events is None) == bool(held)
-        assert held or not len(self.replica.scheduler.cache.index)
+        pinned = self.replica.scheduler.cache.pins.blocks
+        left = {block for entry in self.replica.scheduler.cache.index.entries() for block in entry.blocks}
+        assert held or left - {NO_BLOCK} == pinned, "only what is pinned outlives a reset"
         self.replica.check()
 
     def teardown(self) -> None:
@@ -227,7 +252,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         return params.width * (prompt_len + (params.max_tokens or self.limits.max_model_len)) * num_rounds
 
     def _compare(self, name: str, request: Request) -> None:
-        got, due = self.replica.outcomes[name], alone(request, self.limits, **self.options)
+        room = replace(self.limits, num_blocks=self.limits.num_blocks - self.pinned[name])
+        got, due = self.replica.outcomes[name], alone(request, room, **self.options)
         assert (got.refused is None) == (due.refused is None)
         if got.refused is not None:
             return

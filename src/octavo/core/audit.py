@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from octavo.core.choice import Choice
+from octavo.core.pins import room_for_pins
 from octavo.core.plan import Work
 from octavo.core.prefix import CachedBlock, same_prefix
 from octavo.core.request import ChoiceState
@@ -23,25 +24,28 @@ def audit(scheduler: Scheduler) -> tuple[str, ...]:
 
 
 def blocks_add_up(scheduler: Scheduler) -> Iterator[str]:
-    """Blank, cached and leased blocks are disjoint, and together they are the pool."""
+    """Blank, cached, leased and pinned blocks are disjoint, and together they are the pool."""
     pool = scheduler.cache.pool
     leased = [block for block, refs in enumerate(pool.refs) if refs]
     states = Counter((*pool.blank(), *pool.cached(), *leased))
     for block in range(pool.num_blocks):
         if states[block] != 1:
             yield f"block {block} is in {states[block]} states"
-    if (total := pool.num_blank + pool.num_cached + pool.num_leased) != pool.num_blocks:
+    load = scheduler.load()
+    if (total := load.blocks_blank + load.blocks_cached + load.blocks_leased + load.blocks_pinned) != pool.num_blocks:
         yield f"{total} blocks are counted in a pool of {pool.num_blocks}"
 
 
 def counts_are_holders(scheduler: Scheduler) -> Iterator[str]:
-    """A block's reference count is the number of leases that hold it; a lease holds a block once."""
+    """A block's reference count is the number of choices and pins that hold it; each holds a block once."""
     holders: Counter[BlockId] = Counter()
     for choice in _all_choices(scheduler):
         held = [block for block in choice.lease.table if block != NO_BLOCK]
         holders.update(held)
         if len(set(held)) != len(held) or len(held) != choice.lease.num_blocks:
             yield f"{_name(choice)} holds a block twice, or counts wrongly: {choice.lease.table}"
+    for lease in scheduler.cache.pins.leases():
+        holders.update(block for block in lease.table if block != NO_BLOCK)
     for block, refs in enumerate(scheduler.cache.pool.refs):
         if refs != holders[block]:
             yield f"block {block} counts {refs} holders and has {holders[block]}"
@@ -240,6 +244,16 @@ def claims_are_live(scheduler: Scheduler) -> Iterator[str]:
             yield f"{_name(choice)} is {choice.state} and still claims a block"
 
 
+def pins_leave_room(scheduler: Scheduler) -> Iterator[str]:
+    """What is pinned can be hit, and whoever was accepted could finish alone beside it."""
+    cache = scheduler.cache
+    for block in cache.pins.blocks:
+        if not cache.pool.refs[block] or not cache.index.holds(block):
+            yield f"block {block} is pinned, and {cache.pool.refs[block]} hold it or it cannot be hit"
+    if cache.pins.num_blocks > (room := room_for_pins(scheduler.limits, scheduler.roster)):
+        yield f"{cache.pins.num_blocks} blocks are pinned, and there is room for {room}"
+
+
 LAWS: tuple[Law, ...] = (
     blocks_add_up,
     counts_are_holders,
@@ -254,6 +268,7 @@ LAWS: tuple[Law, ...] = (
     nobody_draws_for_the_finished,
     beams_keep_step,
     claims_are_live,
+    pins_leave_room,
 )
 
 

@@ -100,9 +100,9 @@ def stop_ids_of(params: SamplingParams, limits: Limits) -> frozenset[TokenId]:
     return frozenset(params.stop_token_ids + (() if params.ignore_eos else limits.eos_token_ids))
 
 
-def judge(request: Request, limits: Limits) -> Terms | Never:
-    """Can this engine serve `request` when it has nothing else to do? Its terms, or why not."""
-    return _judge_shape(request, limits) or _judge_size(request, limits)
+def judge(request: Request, limits: Limits, num_pinned: int = 0) -> Terms | Never:
+    """Can this engine serve `request` when it has nothing else to do, beside what is pinned? Its terms, or why not."""
+    return _judge_shape(request, limits) or _judge_size(request, limits, num_pinned)
 
 
 def _judge_shape(request: Request, limits: Limits) -> Never | None:
@@ -136,9 +136,10 @@ def _judge_beams(params: SamplingParams, limits: Limits) -> Never | None:
     )
 
 
-def _judge_size(request: Request, limits: Limits) -> Terms | Never:
+def _judge_size(request: Request, limits: Limits, num_pinned: int) -> Terms | Never:
     prompt_len, n, max_tokens = len(request.prompt), request.params.width, request.params.max_tokens
     room, groups = limits.max_model_len - prompt_len, KvGroups.of(limits)
+    num_blocks = limits.num_blocks - num_pinned
     if room < 1:
         return Never(
             "context_length_exceeded",
@@ -146,15 +147,16 @@ def _judge_size(request: Request, limits: Limits) -> Terms | Never:
             f"{limits.max_model_len} (--max-model-len)",
         )
     if max_tokens is None:
-        max_tokens = max(1, most_tokens(prompt_len, n, limits.num_blocks, groups, room))
+        max_tokens = max(1, most_tokens(prompt_len, n, num_blocks, groups, room))
     num_generated = min(room, max_tokens)
     need = worst_case_blocks(prompt_len, num_generated, n, groups)
-    if need <= limits.num_blocks:
+    if need <= num_blocks:
         return Terms(prompt_len + num_generated)
+    pool = f"{limits.num_blocks}, {num_pinned} of them pinned" if num_pinned else f"{limits.num_blocks}"
     return Never(
         "pool_too_small",
         f"a prompt of {prompt_len} tokens with {n} x {num_generated} generated ones needs {need} KV blocks of "
-        f"{limits.block_size} tokens; the whole pool has {limits.num_blocks} (--num-blocks, --kv-cache-memory-bytes)",
+        f"{limits.block_size} tokens; the whole pool has {pool} (--num-blocks, --kv-cache-memory-bytes)",
     )
 
 

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 from octavo.core.choice import Choice
 from octavo.core.claims import Claims
-from octavo.core.events import BlockEvicted, BlockStored, Event
+from octavo.core.events import BlockEvicted, BlockStored, Event, PrefixPinned, PrefixUnpinned
 from octavo.core.eviction import NewEviction
 from octavo.core.groups import KvGroups
 from octavo.core.hashing import Digest, KeyChain, root_key
 from octavo.core.lease import Lease
 from octavo.core.misses import History, Miss, MissReason, Sought, why_missed
+from octavo.core.pins import Pin, PinOutcome, Pins, PinWish
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
-from octavo.core.types import NO_BLOCK, Limits, TokenId
+from octavo.core.types import NO_BLOCK, BlockId, Limits, TokenId
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class KvCache:
         self.index = PrefixIndex(self.groups)
         self.claims = Claims(limits.block_size)
         self.history = History()
+        self.pins = Pins()
         self.queries = self.hits = 0
         """Prompt tokens that were looked for, and found, since the start or the last reset."""
         self._digest = digest
@@ -172,11 +174,77 @@ class KvCache:
     def _next_full(self, num_computed: int) -> int:
         return (num_computed // self._block_size + 1) * self._block_size
 
+    # ---- pins ----
+
+    def pin(self, wish: PinWish, room: int, now: float) -> tuple[tuple[Event, ...], PinOutcome]:
+        """Pins a prefix where it is cached and there is room: what happened, and the pin, or what it takes, or why not.
+
+        `room`: how many blocks pins may hold in all.
+        """
+        chain = self.new_chain(wish.namespace)
+        chain.extend(wish.tokens)
+        num_blocks, hit = len(chain.keys), self.index.match(chain)
+        refused = self._why_no_pin(wish, num_blocks) or self._pin_too_large(wish, num_blocks, hit, room)
+        if refused is not None:
+            return (), refused
+        if len(hit) < num_blocks:
+            return (), PinOutcome(num_missing=(num_blocks - len(hit)) * self._block_size)
+        num_tokens = num_blocks * self._block_size
+        lease = self.new_lease(hit, num_tokens - 1)  # what its last token reads: the whole hit relies on that
+        pin = Pin(wish.pin_id, wish.tenant, num_tokens, lease.num_blocks, now + wish.ttl_s)
+        self.pins.add(pin, lease)
+        return (PrefixPinned(now, pin.pin_id, pin.tenant, pin.num_blocks),), PinOutcome(pin)
+
+    def _why_no_pin(self, wish: PinWish, num_blocks: int) -> PinOutcome | None:
+        if not self._enabled:
+            return PinOutcome(code="disabled", message="the prefix cache is off (--no-enable-prefix-caching)")
+        if wish.pin_id in self.pins:
+            return PinOutcome(code="duplicate_id", message=f"there is a pin {wish.pin_id!r} already")
+        if not num_blocks:
+            message = f"the prefix has {len(wish.tokens)} tokens, and only full blocks of {self._block_size} are kept"
+            return PinOutcome(code="shorter_than_block", message=message)
+        return None
+
+    def _pin_too_large(
+        self, wish: PinWish, num_blocks: int, hit: Sequence[CachedBlock], room: int
+    ) -> PinOutcome | None:
+        wanted, num_missing = set[BlockId](), 0
+        for group, window in enumerate(self.groups.windows):
+            first = self.groups.first_read(window, num_blocks * self._block_size - 1)
+            wanted.update(entry.blocks[group] for entry in hit[first:])
+            num_missing += num_blocks - max(first, len(hit))
+        own = len(self.pins.blocks_of(wish.tenant) | wanted) + num_missing
+        if own > wish.quota:
+            message = f"{own} blocks would be pinned for this tenant, and {wish.quota} may be (--pin-quota)"
+            return PinOutcome(code="pin_quota_exceeded", message=message)
+        every = len(self.pins.blocks | wanted) + num_missing
+        if every > room:
+            message = (
+                f"{every} of {self.pool.num_blocks} blocks would be pinned, and {room} may be: at most half, and no "
+                f"more than leaves room for a request of the whole context and for those that run or wait"
+            )
+            return PinOutcome(code="no_room_to_pin", message=message)
+        return None
+
+    def unpin(self, pin_id: str, tenant: str, now: float) -> tuple[Event, ...] | None:
+        """Lets go of this tenant's pin; None where it has none of that name. The blocks stay cached."""
+        pin = self.pins.remove(pin_id, tenant)
+        return None if pin is None else (PrefixUnpinned(now, pin_id, tenant),)
+
+    def expire_pins(self, now: float) -> tuple[Event, ...]:
+        """Lets go of the pins whose time is up."""
+        return tuple([PrefixUnpinned(now, pin.pin_id, pin.tenant, expired=True) for pin in self.pins.expire(now)])
+
     # ---- as a whole ----
 
+    @property
+    def num_leased(self) -> int:
+        """Blocks that choices hold, and no pin does."""
+        return self.pool.num_leased - self.pins.num_blocks
+
     def clear(self) -> bool:
-        """Forgets every cached block and counts anew; False, and no change, while blocks are held."""
-        if self.pool.num_leased:
+        """Forgets every cached block and counts anew; False, and no change, while choices hold blocks. Pins stay."""
+        if self.num_leased:
             return False
         for block in self.pool.drop_cached():
             self.index.forget(block)

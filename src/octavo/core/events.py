@@ -106,6 +106,27 @@ class BlockEvicted:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixPinned:
+    """Blocks of a tenant are not evicted any more."""
+
+    time_s: float
+    pin_id: str
+    tenant: str
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixUnpinned:
+    """A pin is over: what it alone held may be evicted again."""
+
+    time_s: float
+    pin_id: str
+    tenant: str
+    expired: bool = False
+    """Its time was up; else somebody removed it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stepped:
     """The state after a commit: the gauges. The block counts add up to the pool."""
 
@@ -121,6 +142,7 @@ class Stepped:
     timings_s: dict[str, float]
     num_held: int = 0
     """Those of `num_waiting` that lack something from outside: their structured output is being compiled."""
+    blocks_pinned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +163,8 @@ Event = (
     | Finished
     | BlockStored
     | BlockEvicted
+    | PrefixPinned
+    | PrefixUnpinned
     | Stepped
     | EngineLost
 )

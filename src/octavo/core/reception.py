@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from octavo.core.backlog import Backlog, DrainRate, Overfull, overfull
 from octavo.core.budget import Never, Terms, judge
+from octavo.core.cache import KvCache
 from octavo.core.choice import Choice
 from octavo.core.events import Refused
 from octavo.core.lengths import AnswerLengths
-from octavo.core.pool import BlockPool
 from octavo.core.request import Request
 from octavo.core.roster import Roster
 from octavo.core.types import Limits
@@ -24,11 +24,11 @@ class Reception:
         self.lengths = AnswerLengths()
         self.drained = DrainRate()
 
-    def receive(self, request: Request, roster: Roster, pool: BlockPool) -> Terms | Never | Overfull:
+    def receive(self, request: Request, roster: Roster, cache: KvCache) -> Terms | Never | Overfull:
         """The terms on which it may enter the queue, or why it may not: for good, or for now. Changes nothing."""
         if request.request_id in roster.requests:
             return Never("duplicate_id", f"a request with the id {request.request_id!r} is still live")
-        terms = judge(request, self._limits)
+        terms = judge(request, self._limits, cache.pins.num_blocks)
         if isinstance(terms, Never):
             return terms
         expected = self.lengths.expect(terms.max_len - len(request.prompt))
@@ -37,7 +37,7 @@ class Reception:
             num_reqs=len(roster.waiting) + len(roster.held),
             num_tokens=roster.waiting_tokens,
             free_seqs=self._limits.max_num_seqs - roster.num_seqs,
-            free_tokens=pool.num_free * self._limits.block_size,
+            free_tokens=cache.pool.num_free * self._limits.block_size,
         )
         return overfull(self._limits, backlog, demand, self.drained.tokens_per_s) or replace(terms, demand=demand)
 

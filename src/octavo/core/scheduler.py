@@ -101,7 +101,8 @@ class Scheduler:
             num_held=len(self.roster.held),
             blocks_blank=pool.num_blank,
             blocks_cached=pool.num_cached,
-            blocks_leased=pool.num_leased,
+            blocks_leased=self.cache.num_leased,
+            blocks_pinned=self.cache.pins.num_blocks,
             prefix_queries=self.cache.queries,
             prefix_hits=self.cache.hits,
         )
@@ -111,7 +112,7 @@ class Scheduler:
 
         One with `structured_outputs` is held until `guide` or `give_up` is called for it.
         """
-        terms = self._reception.receive(request, self.roster, self.cache.pool)
+        terms = self._reception.receive(request, self.roster, self.cache)
         if isinstance(terms, Terms):
             self.roster.enter(self._choices_of(request, terms))
             self._events.append(_queued(request, now))
@@ -183,6 +184,7 @@ class Scheduler:
             raise RuntimeError(f"step {self.in_flight.step} is in flight: commit it or fail it first")
         self._granted.clear()
         self._reception.began(now)
+        self._events += self.cache.expire_pins(now)
         budget = StepBudget(tokens=self.limits.max_num_batched_tokens)
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
@@ -545,9 +547,10 @@ class Scheduler:
         self.roster.sweep()
         self._events += self.cache.drain(now)
         pool = self.cache.pool
-        gauges = (pool.num_blank, pool.num_cached, pool.num_leased)
-        counts = (len(self.roster.running), len(self.roster.waiting) + len(self.roster.held))
-        self._events.append(Stepped(now, self._step, *counts, num_tokens, *gauges, timings_s, len(self.roster.held)))
+        gauges = (pool.num_blank, pool.num_cached, self.cache.num_leased)
+        num_held, num_pinned = len(self.roster.held), self.cache.pins.num_blocks
+        counts = (len(self.roster.running), len(self.roster.waiting) + num_held)
+        self._events.append(Stepped(now, self._step, *counts, num_tokens, *gauges, timings_s, num_held, num_pinned))
         return self._drain(now)
 
     def _drain(self, now: float) -> tuple[Event, ...]:

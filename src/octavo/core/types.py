@@ -101,6 +101,9 @@ class Load:
     blocks_blank: int
     blocks_cached: int
     blocks_leased: int
+    """Held by choices, and by no pin."""
+    blocks_pinned: int
+    """Held by a pin, whoever else holds them."""
     prefix_queries: int
     """Prompt tokens of the requests that looked into the prefix cache, since the start or the last reset."""
     prefix_hits: int

@@ -101,7 +101,15 @@ class EngineLoop:
             port.publish(guided)
         if self._scheduler.has_work:
             port.publish(self._step())
+        else:
+            port.publish(self._tend())
         return True
+
+    def _tend(self) -> Sequence[Event]:
+        """What time alone has brought about while nothing runs: pins end."""
+        time_s = self._clock()
+        events = self._scheduler.cache.expire_pins(time_s)
+        return (*events, self._at_rest(time_s)) if events else ()
 
     def _apply(self, orders: Sequence[Order]) -> tuple[list[Event], list[Callable[[], None]]]:
         """What happened, and the replies that are due once that is known."""
@@ -152,7 +160,8 @@ class EngineLoop:
         """The gauges where no step follows that would tell them."""
         load = self._scheduler.load()
         blocks = (load.blocks_blank, load.blocks_cached, load.blocks_leased)
-        return Stepped(time_s, self._last_step, load.num_running, load.num_waiting, 0, *blocks, {}, load.num_held)
+        counts = (load.num_running, load.num_waiting)
+        return Stepped(time_s, self._last_step, *counts, 0, *blocks, {}, load.num_held, load.blocks_pinned)
 
     def _step(self) -> tuple[Event, ...]:
         """Plans, executes and commits one step; returns what happened."""

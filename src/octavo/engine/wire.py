@@ -22,6 +22,8 @@ from octavo.core.events import (
     Finished,
     Generated,
     Preempted,
+    PrefixPinned,
+    PrefixUnpinned,
     PromptScored,
     Queued,
     Refused,
@@ -207,6 +209,8 @@ _KINDS: dict[type, int] = {
     BlockStored: 8,
     BlockEvicted: 9,
     Stepped: 10,
+    PrefixPinned: 20,
+    PrefixUnpinned: 21,
 }
 _CLASSES = {kind: cls for cls, kind in _KINDS.items()}
 

@@ -18,13 +18,19 @@ Describe = Callable[[], Mapping[str, str]]
 
 
 def _kv_usage(meters: Meters) -> float:
-    total = sum(_blocks(meters).values())
-    return meters.gauges.blocks_leased / total if total else 0.0
+    blocks = _blocks(meters)
+    total = sum(blocks.values())
+    return (blocks["leased"] + blocks["pinned"]) / total if total else 0.0
 
 
 def _blocks(meters: Meters) -> dict[str, float]:
     state = meters.gauges
-    return {"blank": state.blocks_blank, "cached": state.blocks_cached, "leased": state.blocks_leased}
+    return {
+        "blank": state.blocks_blank,
+        "cached": state.blocks_cached,
+        "leased": state.blocks_leased,
+        "pinned": state.blocks_pinned,
+    }
 
 
 _QUEUE_LIMITS = {"queue_full": "max_num_queued_reqs", "queue_tokens_full": "max_num_queued_tokens"}
@@ -38,7 +44,7 @@ def _rejections(meters: Meters) -> dict[str, float]:
 _GAUGES: dict[str, tuple[str, Read]] = {
     "vllm:num_requests_running": ("Choices that run", lambda m: m.gauges.num_running),
     "vllm:num_requests_waiting": ("Choices that wait for their first or next turn", lambda m: m.num_waiting),
-    "vllm:kv_cache_usage_perc": ("Share of the KV blocks that running choices hold, from 0 to 1", _kv_usage),
+    "vllm:kv_cache_usage_perc": ("Share of the KV blocks that running choices or pins hold, from 0 to 1", _kv_usage),
 }
 _COUNTERS: dict[str, tuple[str, Read]] = {
     "vllm:prompt_tokens": ("Tokens of prompts that were computed or found in the cache", lambda m: m.prompt_tokens),

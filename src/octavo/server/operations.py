@@ -36,12 +36,13 @@ async def version(service: Service, exchange: Exchange) -> None:
 async def load(service: Service, exchange: Exchange) -> None:
     """How busy the server is: requests that are being answered, and the engine's last gauges."""
     state = service.meters.gauges
-    total = state.blocks_blank + state.blocks_cached + state.blocks_leased
+    held = state.blocks_leased + state.blocks_pinned
+    total = state.blocks_blank + state.blocks_cached + held
     answer = {
         "server_load": service.duty.in_flight,
         "num_requests_running": state.num_running,
         "num_requests_waiting": service.meters.num_waiting,
-        "kv_cache_usage_perc": state.blocks_leased / total if total else 0.0,
+        "kv_cache_usage_perc": held / total if total else 0.0,
     }
     await exchange.reply(200, msgspec.json.encode(answer))
 
