@@ -24,6 +24,8 @@ from octavo.config.sources import build
 from octavo.core.eviction import EVICTIONS
 from octavo.core.hashing import HASHES
 from octavo.core.policies import RANKS
+from octavo.core.sampling import MAX_STOPS
+from octavo.core.structured import MAX_STRUCTURE_CHARS, MAX_STRUCTURE_DEPTH
 from octavo.core.types import Limits
 from tests.config.generate import some_settings, values
 
@@ -42,6 +44,12 @@ def test_what_policy_is_given_has_the_same_defaults_as_policy() -> None:
     shared = [name for name in theirs if name in ours and theirs[name] is not dataclasses.MISSING]
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
     assert {"max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching"} <= set(shared)
+
+
+def test_limits_of_schemas_go_as_far_as_the_core_does() -> None:
+    for name, most in (("max_schema_length", MAX_STRUCTURE_CHARS), ("max_schema_depth", MAX_STRUCTURE_DEPTH)):
+        assert settings()[name].default == settings()[name].option.at_most == most
+    assert settings()["max_stop_strings"].option.at_most == MAX_STOPS
 
 
 def test_choices_are_what_the_core_offers() -> None:

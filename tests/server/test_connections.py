@@ -1,5 +1,6 @@
 """Clients that leave, engines that fail, prompts that take long: what the others then see."""
 
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from octavo.core.types import FinishReason
 from octavo.models.checkpoint import Checkpoint
-from tests.server.site import PATIENCE_S, Gate, Site, parse_events, running
+from tests.server.site import NUM_BLOCKS, PATIENCE_S, Gate, Site, parse_events, running
 
 LONG = {"prompt": "the", "max_tokens": 200, "ignore_eos": True}
 Gated = tuple[Site, Gate]
@@ -101,6 +102,32 @@ def in_thread(work: Callable[[], httpx.Response]) -> Callable[[], httpx.Response
         return result[0]
 
     return wait
+
+
+BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/completions", {"prompt": "the", "max_tokens": 30}),
+    ("/v1/completions", {"prompt": ["a b", "c d"], "n": 2, "temperature": 1.0, "max_tokens": 20, "logprobs": 1}),
+    ("/v1/completions", {"prompt": "x" * 100, "max_tokens": 5, "best_of": 3, "temperature": 1.0}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 5, "structured_outputs": {"choice": ["yes", "no"]}}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 30, "stop": "e"}),
+)
+
+
+def test_three_hundred_clients_that_leave_at_random_leave_nothing(site: Site) -> None:
+    """Before their request was read, while it waits, in a prefill, in the middle of a stream, or after its end."""
+    draw = random.Random(7)
+    for number in range(300):
+        path, body = draw.choice(BODIES)
+        with site.opened(path, {**body, "stream": draw.random() < 0.5, "cache_salt": str(number % 50)}):
+            threading.Event().wait(draw.random() * 0.01)
+    service = site.app.service
+    site.until(lambda: idle(site) and service.meters.num_followed == 0)
+    assert service.doorway.num_inside == 0
+    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
+        assert site.metric(name) == 0
+    assert site.metric("octavo:tenant_requests_live") == 0
+    assert site.metric("octavo:blocks") == NUM_BLOCKS
+    assert site.complete("x", max_tokens=1).status_code == 200
 
 
 def test_a_silent_stream_is_kept_alive(gated: Gated) -> None:

@@ -13,7 +13,14 @@ from tests.server.site import MAX_MODEL_LEN, Site, running
 from tests.server.test_errors import JSON, error_of
 
 SMALL = LimitsConfig(
-    max_body_bytes=2000, max_prompts=3, max_choices=4, max_messages=2, max_stop_strings=2, max_logit_bias=2
+    max_body_bytes=2000,
+    max_prompts=3,
+    max_choices=4,
+    max_messages=2,
+    max_stop_strings=2,
+    max_logit_bias=2,
+    max_schema_length=40,
+    max_schema_depth=3,
 )
 
 
@@ -29,6 +36,10 @@ def small(checkpoint: Checkpoint) -> Iterator[Site]:
         yield site
 
 
+def schema(value: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": value}}
+
+
 SAY = {"role": "user", "content": "x"}
 LIMITED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "max_prompts": ("prompt", {"prompt": ["a"] * 3}, {"prompt": ["a"] * 4}),
@@ -39,6 +50,16 @@ LIMITED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "logit_bias",
         {"prompt": "a", "logit_bias": {"5": 1, "6": 1}},
         {"messages": [SAY], "logit_bias": {"5": 1, "6": 1, "7": 1}},
+    ),
+    "max_schema_length": (
+        "structured_outputs.regex",
+        {"prompt": "a", "structured_outputs": {"regex": "a" * 40}},
+        {"prompt": "a", "structured_outputs": {"regex": "a" * 41}},
+    ),
+    "max_schema_depth": (
+        "response_format.json_schema.schema",
+        {"messages": [SAY], "response_format": schema({"items": {"enum": [1]}})},
+        {"messages": [SAY], "response_format": schema({"items": {"items": {"enum": [1]}}})},
     ),
 }
 """Setting -> the field, a body with as many as may be, and one with more."""

@@ -324,6 +324,16 @@ class LimitsConfig:
     max_logit_bias: int | None = option(
         None, help="entries of logit_bias in one request", at_least=0, none_means="as many as the vocabulary has tokens"
     )
+    max_schema_length: int = option(
+        2**17,
+        help="a schema, expression or grammar of a structured output, or all choices together",
+        unit="characters",
+        at_least=1,
+        at_most=2**17,
+    )
+    max_schema_depth: int = option(
+        64, help="arrays and objects inside each other in such a schema", at_least=1, at_most=64
+    )
 
     def __post_init__(self) -> None:
         check_section(self)

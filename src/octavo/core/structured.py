@@ -155,12 +155,12 @@ def read_json(name: str, text: str) -> Any:
         raise ParameterError(name, text, f"JSON of at most {MAX_STRUCTURE_DEPTH} levels") from None
 
 
-def check_depth(name: str, value: Any) -> None:
+def check_depth(name: str, value: Any, most: int = MAX_STRUCTURE_DEPTH) -> None:
     """Raises ParameterError where arrays and objects lie too deep inside each other. Does not recurse."""
     level, depth = [value] if isinstance(value, _CONTAINERS) else [], 0
     while level:
-        if depth == MAX_STRUCTURE_DEPTH:
-            raise ParameterError(name, "more", f"of at most {MAX_STRUCTURE_DEPTH} levels, one inside the other")
+        if depth == most:
+            raise ParameterError(name, "more", f"of at most {most} levels, one inside the other")
         level = [inner for outer in level for inner in _inner(outer)]
         depth += 1
 

@@ -1,9 +1,17 @@
 """The form of an answer: `response_format`, `structured_outputs` and `guided_*` become one StructuredOutput."""
 
+import json
 from typing import Any
 
+from octavo.config.schema import LimitsConfig
 from octavo.core.parameter import ParameterError
-from octavo.core.structured import StructuredOutput, StructuredOutputsParams
+from octavo.core.structured import (
+    MAX_STRUCTURE_DEPTH,
+    Structure,
+    StructuredOutput,
+    StructuredOutputsParams,
+    check_depth,
+)
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.schema import ResponseFormat, Sampling
 from octavo.server.service import Service
@@ -12,6 +20,7 @@ from octavo.text.grammar import GrammarError
 Named = tuple[str, StructuredOutput]
 """A form, and the path of the field that asked for it."""
 
+_IN_JSON = {Structure.JSON_SCHEMA, Structure.STRUCTURAL_TAG}
 _KINDS = {"json_", "regex", "choice", "grammar", "json_object", "structural_tag"}
 _OLD = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 
@@ -25,11 +34,24 @@ async def asked_structure(service: Service, body: Sampling) -> StructuredOutput 
         names = " and ".join(name for name, _ in asked)
         raise invalid(f"{names} both say what form the answer has: give one", asked[1][0].split(".")[0])
     name, output = asked[0]
+    _check_size(service.config.limits, name, output)
     try:
         await service.trials.check(output)
     except GrammarError as error:
         raise invalid(f"{name} cannot be used: {error}", name, "invalid_structured_outputs") from None
     return output
+
+
+def _check_size(limits: LimitsConfig, name: str, output: StructuredOutput) -> None:
+    """Raises ApiError 400 for what the operator holds to be too large, though it could be compiled."""
+    if len(output.text) > limits.max_schema_length:
+        allowed = f"at most {limits.max_schema_length:,} are allowed (--max-schema-length)"
+        raise invalid(f"{name} has {len(output.text):,} characters, {allowed}", name)
+    if limits.max_schema_depth < MAX_STRUCTURE_DEPTH and output.kind in _IN_JSON:
+        try:
+            check_depth(name, json.loads(output.text), limits.max_schema_depth)
+        except ParameterError as error:
+            raise invalid(f"{error} (--max-schema-depth)", name) from None
 
 
 def _asked(body: Sampling) -> list[Named]:
