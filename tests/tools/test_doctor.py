@@ -8,6 +8,7 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,3 +186,17 @@ def test_kernels_are_listed_with_the_one_that_is_used() -> None:
 def test_kernels_that_do_not_run_here_are_broken() -> None:
     finding = doctor.check_kernels(Config(engine=EngineConfig(isa="avx3")))
     assert finding.state is State.BROKEN and "avx3" in finding.text and "scalar" in finding.text
+
+
+def test_who_may_use_a_server_and_whether_the_file_of_tenants_can_be_read(tmp_path: Path) -> None:
+    def finding(**settings: Any) -> Finding:
+        return doctor.examine(Config(server=ServerConfig(**settings)), {"keys": doctor.check_keys})["keys"]
+
+    file = tmp_path / "tenants.yaml"
+    file.write_text("tenants: {a: {keys: [k, l]}}", encoding="utf-8")
+    assert finding().state is finding(host="0.0.0.0", api_key=("k",)).state is State.OK
+    assert finding(host="0.0.0.0").state is State.WARNING
+    assert finding(tenants=str(file), api_key=("own",)).text == "3 keys, 1 tenants"
+    file.write_text("tenants: {a: {kays: [k]}}", encoding="utf-8")
+    broken = finding(tenants=str(file))
+    assert broken.state is State.BROKEN and "did you mean keys?" in broken.text

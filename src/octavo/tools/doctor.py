@@ -20,6 +20,7 @@ import msgspec
 from octavo.config import Config
 from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
 from octavo.config.sources import Resolved
+from octavo.config.tenants import read_keys
 from octavo.engine.client import EngineState
 from octavo.loaders.hub import local_path
 from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model, names_of
@@ -154,6 +155,20 @@ def check_port(config: Config) -> Finding:
         return Finding(State.BROKEN, str(error))
 
 
+def check_keys(config: Config) -> Finding:
+    """Who may use a server that is started so, and is the tenants' file one that can be read?"""
+    from octavo.server.lifecycle import is_public
+
+    keys = read_keys(config)
+    tenants = {tenant.name for tenant in keys.values() if tenant.name}
+    if keys:
+        return Finding(State.OK, f"{len(keys)} keys, {len(tenants)} tenants")
+    if is_public(config.server.host):
+        text = f"no key is asked for, and other machines can reach {config.server.host}: set --api-key or --tenants"
+        return Finding(State.WARNING, text)
+    return Finding(State.OK, f"no key is asked for; only this machine can reach {config.server.host}")
+
+
 def octavo_answers(host: str, port: int) -> bool:
     """Is the server on that port one of ours? No other /health has our states; it is open to all."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -233,5 +248,6 @@ CHECKS: Mapping[str, Check] = {
     "threads": check_threads,
     "memory": check_memory,
     "port": check_port,
+    "keys": check_keys,
     "model": check_model,
 }
