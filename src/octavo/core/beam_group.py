@@ -69,6 +69,13 @@ class BeamGroup:
             events.append(Finished(self._request_id, number, now, reason, best.stop_token))
         return events
 
+    def withdraw(self, number: int, now: float) -> list[Event]:
+        """Nobody waits for this result any more; the search goes on as it would. Nothing where nobody did."""
+        if number not in self.numbers:
+            return []
+        self.numbers.remove(number)
+        return [Finished(self._request_id, number, now, FinishReason.ABORT)]
+
     def seat_beams(self, roster: Roster, cache: KvCache) -> None:
         """Gives each live beam its seat, its past, and its new token."""
         before, live = self.seats, self.search.live

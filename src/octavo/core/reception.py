@@ -32,7 +32,7 @@ class Reception:
         if isinstance(terms, Never):
             return terms
         expected = self.lengths.expect(terms.max_len - len(request.prompt))
-        demand = len(request.prompt) + request.params.num_choices * expected
+        demand = len(request.prompt) + request.params.width * expected
         backlog = Backlog(
             num_reqs=len(roster.waiting) + len(roster.held),
             num_tokens=roster.waiting_tokens,

@@ -497,22 +497,18 @@ class Scheduler:
 
     def _end_choice(self, request_id: RequestId, index: int, now: float) -> None:
         choices = self.roster.unfinished(request_id)
-        if choices and choices[0].beams is not None:
-            self._end_result(choices[0].beams, request_id, index, now)
+        beams = choices[0].beams if choices else None
+        if beams is not None and beams.numbers == [index]:
+            self._end_request(request_id, FinishReason.ABORT, now)
+            return
+        if beams is not None:
+            self._events += beams.withdraw(index, now)
             return
         ending = next((choice for choice in choices if choice.index == index), None)
         if ending is not None:
             leader = next((choice for choice in self.roster.requests[request_id] if choice.width > 1), None)
             heir = None if leader is None else self._leave(leader, index)
             self._finish(heir or ending, FinishReason.ABORT, now)
-
-    def _end_result(self, beams: BeamGroup, request_id: RequestId, number: int, now: float) -> None:
-        """Nobody waits for this result of a search any more. The search goes on as it would, while somebody does."""
-        if beams.numbers == [number]:
-            self._end_request(request_id, FinishReason.ABORT, now)
-        elif number in beams.numbers:
-            beams.numbers.remove(number)
-            self._events.append(Finished(request_id, number, now, FinishReason.ABORT))
 
     def _leave(self, leader: Choice, index: int) -> Choice | None:
         """Choice `index` gets no token of the common prompt. Where it is the one that computes it, the next does.
