@@ -13,6 +13,7 @@ from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import NO_BLOCK, FinishReason, Limits
 from tests.core.replica import Replica, alone, one_bit
+from tests.core.words import one_of, word_guide
 
 TOKENS = st.integers(0, 1)
 
@@ -56,6 +57,10 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+WORDS = st.lists(st.text("01", min_size=1, max_size=6), min_size=1, max_size=5).map(lambda words: one_of(*words))
+"""Forms: some of their words begin others, so that answers may end or go on."""
+
+
 @st.composite
 def beam_params(draw: st.DrawFn) -> SamplingParams:
     max_tokens = draw(st.integers(1, 6))
@@ -90,6 +95,7 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
         prompt_logprobs=draw(st.sampled_from([None, None, 0, 2])),
         repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.5])),
         presence_penalty=draw(st.sampled_from([0.0, 0.0, 0.5])),
+        structured_outputs=draw(st.none() | st.none() | WORDS),
     )
 
 
@@ -152,6 +158,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(twins):
             twin = f"r{len(self.submitted)}"
             self._submit(replace(self.submitted[name], request_id=twin))
+
+    @rule(name=live)
+    def guide(self, name: str) -> None:
+        """The guide comes, whatever became of its request; for one that needs none, or has one, nothing happens."""
+        output = self.submitted[name].params.structured_outputs or one_of("0")
+        self.replica.guide(name, word_guide(output, self.limits.vocab_size))
+
+    @rule(name=live)
+    def give_up(self, name: str) -> None:
+        held = any(choice.request_id == name for choice in self.replica.scheduler.roster.held)
+        before = len(self.replica.outcomes[name].finished)
+        self.replica.give_up(name, "it takes too long")
+        assert held == (len(self.replica.outcomes[name].finished) > before)
 
     @precondition(lambda self: self.flying is None)
     @rule(steps=st.integers(1, 6))
@@ -235,6 +254,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         if self.flying is not None:
             self.replica.commit(self._land())
+        for name in self.submitted:
+            self.guide(name)
         self.replica.run(max_steps=50 + 20 * sum(self._size(request) for request in self.submitted.values()))
         for name, request in self.submitted.items():
             self._compare(name, request)

@@ -52,12 +52,16 @@ class Roster:
 
     def release(self, request_id: RequestId) -> Choice | None:
         """The choice of a request that was held waits now, in its place. None: there is no such choice."""
-        choice = next((held for held in self.held if held.request_id == request_id), None)
+        choice = self.held_choice(request_id)
         if choice is not None:
             self._unhold(choice)
             choice.move(Move.RELEASE)
             self._queue(choice)
         return choice
+
+    def held_choice(self, request_id: RequestId) -> Choice | None:
+        """The choice of a request that is held; None where there is no such choice."""
+        return next((held for held in self.held if held.request_id == request_id), None)
 
     def admit(self, choice: Choice) -> None:
         """A waiting choice runs."""

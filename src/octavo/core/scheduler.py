@@ -147,15 +147,16 @@ class Scheduler:
         return choices
 
     def guide(self, request_id: RequestId, guide: Guide, now: float) -> tuple[Event, ...]:
-        """What a held request lacked: now it waits in its place. One that is unknown, or over, is ignored."""
+        """What a held request lacked: now it waits in its place. One that is not held is ignored."""
         choice = self.roster.release(request_id)
         if choice is not None:
             choice.guide = guide
         return self._drain(now)
 
     def give_up(self, request_id: RequestId, message: str, now: float) -> tuple[Event, ...]:
-        """Ends a held request whose structured output cannot be had. One that is unknown, or over, is ignored."""
-        self._end_request(request_id, FinishReason.ERROR, now, message, BAD_STRUCTURE)
+        """Ends a held request whose structured output cannot be had. One that is not held is ignored."""
+        if self.roster.held_choice(request_id) is not None:
+            self._end_request(request_id, FinishReason.ERROR, now, message, BAD_STRUCTURE)
         self.roster.sweep()
         return self._drain(now)
 
