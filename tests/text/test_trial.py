@@ -76,3 +76,12 @@ def test_closing_leaves_no_process(trial: Trial):
     trial.close()
     assert process is not None and process.poll() is not None
     trial.close()
+
+
+def test_a_form_that_cannot_take_its_first_steps_is_refused(trial: Trial):
+    def optional(count: int) -> Params:
+        return Params(json={"type": "object", "properties": {f"p{i}": {} for i in range(count)}})
+
+    trial.check(optional(800).output())
+    with pytest.raises(GrammarError, match="items"):
+        trial.check(optional(1600).output())

@@ -19,7 +19,7 @@ from octavo.core.structured import Structure, StructuredOutput
 from octavo.text.grammar import GrammarError
 
 if TYPE_CHECKING:
-    from octavo.text.guide import Compiler
+    from octavo.text.guide import Compiler, LLGuide
 
 CPU_S = 3
 """What one compilation may take, in whole seconds of computing: usual ones take milliseconds."""
@@ -29,6 +29,7 @@ MEMORY_BYTES = 1 << 30
 STACK_BYTES = 8 << 20
 """Whoever compiles what has passed here needs no more than this."""
 _MAX_KEPT = 1024
+_FIRST_STEPS = 8
 _TOO_MUCH = f"it takes more than {CPU_S} s or {MEMORY_BYTES >> 20} MiB to compile: make it smaller or less deep"
 
 
@@ -63,7 +64,10 @@ class Trial:
             return output in self._verdicts
 
     def close(self) -> None:
-        """Ends the process. The next check starts another one."""
+        """Ends the process, whatever it does: what it was trying is refused. The next check starts another one."""
+        process = self._process
+        if process is not None:
+            process.kill()
         with self._turn:
             self._stop()
 
@@ -129,7 +133,7 @@ def main() -> None:
     """Reads structured outputs, a line each; answers each with a line: null, or what is wrong with it."""
     from octavo.text.guide import Compiler
 
-    compiler = Compiler(_Bytes(), 256)
+    compiler = Compiler(ByteVocabulary(), 256)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
     threading.stack_size(STACK_BYTES)
@@ -146,7 +150,7 @@ def _limit(what: int, most: int) -> None:
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
-class _Bytes:
+class ByteVocabulary:
     """The smallest vocabulary that spells every text."""
 
     vocab_size = 256
@@ -159,11 +163,20 @@ class _Bytes:
         return list(text.encode())
 
 
+def _begun(guide: "LLGuide") -> str | None:
+    """The fault of a guide that cannot take its first steps: some limits are met only there."""
+    for _ in range(_FIRST_STEPS):
+        mask = int.from_bytes(guide.mask(()), "little")
+        guide.accept((mask & -mask).bit_length() - 1)
+        if guide.fault is not None or guide.complete:
+            break
+    return guide.fault
+
+
 def _answer(compiler: "Compiler", line: bytes) -> None:
     kind, text = json.loads(line)
     try:
-        compiler.compile(StructuredOutput(Structure(kind), text))
-        verdict = None
+        verdict = _begun(compiler.compile(StructuredOutput(Structure(kind), text)))
     except GrammarError as error:
         verdict = str(error)
     print(json.dumps(verdict), flush=True)
