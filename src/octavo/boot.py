@@ -400,6 +400,7 @@ async def _serve(app: App, client: EngineClient, config: Config, sock: socket.so
     try:
         return await lifecycle.serve(app, client, config.server, sock)
     finally:
+        app.service.trials.close()
         await client.close()
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import openai
 import pytest
+from pydantic import BaseModel, Field
 
 from tests.server.site import PATIENCE_S, Site
 
@@ -77,3 +78,29 @@ def test_thirty_two_clients_get_their_own_answers(site: Site) -> None:
         together = list(pool.map(ask, range(32)))
     assert together == [ask(number) for number in range(32)]
     assert len(set(together)) > 8
+
+
+class Weather(BaseModel):
+    """What a script hands over as the form of an answer."""
+
+    city: Literal["Paris", "Rome"]
+    degrees: list[Annotated[int, Field(ge=-5, le=9)]] = Field(min_length=1, max_length=2)
+    wind: "Wind | None"
+
+
+class Wind(BaseModel):
+    from_: Literal["north", "south"]
+
+
+def test_answers_are_parsed_into_classes(client: openai.OpenAI) -> None:
+    parsed = client.chat.completions.parse(
+        model="tiny", messages=MESSAGES, max_tokens=120, temperature=1, seed=4, response_format=Weather
+    )
+    weather = parsed.choices[0].message.parsed
+    assert isinstance(weather, Weather) and parsed.choices[0].finish_reason == "stop"
+    with client.chat.completions.stream(
+        model="tiny", messages=MESSAGES, max_tokens=120, temperature=1, seed=4, response_format=Weather
+    ) as stream:
+        stream.until_done()
+        final = stream.get_final_completion()
+    assert final.choices[0].message.parsed == weather

@@ -4,8 +4,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.server.site import Site
+from octavo.config.schema import LimitsConfig
+from octavo.core.events import Stepped
+from octavo.core.structured import MAX_STRUCTURE_CHARS, MAX_STRUCTURE_DEPTH
+from tests.server.site import Gate, Site
 
 POINT = {
     "type": "object",
@@ -146,6 +151,13 @@ def test_what_is_no_form_is_a_400_that_names_it(site: Site, fields: dict[str, An
         assert error["param"] == param and words in error["message"]
 
 
+def test_the_hard_limits_are_the_settings_highest():
+    assert (LimitsConfig().max_schema_length, LimitsConfig().max_schema_depth) == (
+        MAX_STRUCTURE_CHARS,
+        MAX_STRUCTURE_DEPTH,
+    )
+
+
 def test_null_asks_for_nothing(site: Site):
     nulls = dict.fromkeys(("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice"))
     fields = {"max_tokens": 4, "temperature": 0}
@@ -161,3 +173,54 @@ def test_a_dead_end_is_its_own_clients_error(site: Site):
     assert response.status_code == 400 and "no token may be drawn" in response.json()["error"]["message"]
     assert response.json()["error"]["code"] == "nothing_allowed"
     assert site.complete("Go", max_tokens=2).status_code == 200
+
+
+def test_a_deep_or_long_schema_is_refused(site: Site):
+    deep: dict[str, Any] = {}
+    for _ in range(MAX_STRUCTURE_DEPTH):
+        deep = {"items": deep}
+    long = {"enum": ["x" * 1000] * 140}
+    for of, words in ((deep, "levels"), (long, "long")):
+        error = site.chat("Go", response_format=schema(of)).json()["error"]
+        assert error["param"] == "response_format.json_schema.schema" and words in error["message"]
+
+
+def test_a_request_that_waits_for_its_form_is_counted_by_that_reason(gated: tuple[Site, Gate]):
+    site, _ = gated
+    assert site.metric("vllm:num_requests_waiting_by_reason", reason="deferred") == 0
+    assert site.metric("vllm:num_requests_waiting_by_reason", reason="capacity") == 0
+    site.app.service.meters.on_event(Stepped(0.0, 1, 0, 3, 0, 1, 0, 0, {}, 2))
+    assert site.metric("vllm:num_requests_waiting_by_reason", reason="deferred") == 2
+    assert site.metric("vllm:num_requests_waiting_by_reason", reason="capacity") == 1
+
+
+def some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Fields that say what form the answer has, with these values somewhere in them."""
+    return st.one_of(
+        st.fixed_dictionaries(
+            {"response_format": values | st.dictionaries(st.sampled_from(PARTS), values, max_size=3)}
+        ),
+        values.map(lambda of: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": of}}}),
+        st.fixed_dictionaries(
+            {"structured_outputs": values | st.dictionaries(st.sampled_from(KINDS), values, max_size=2)}
+        ),
+        st.dictionaries(st.sampled_from(["guided_json", "guided_regex", "guided_choice", "guided_grammar"]), values),
+    )
+
+
+PARTS = ["type", "json_schema", "structures", "triggers"]
+KINDS = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["json_object", "json_schema"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*PARTS, "items", "enum"]), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=some(VALUES))
+def test_whatever_comes_as_a_form_is_answered_or_is_a_400(site: Site, fields: dict[str, Any]):
+    response = site.complete("Go", max_tokens=2, **fields)
+    assert response.status_code in (200, 400), response.text
+    if response.status_code == 400:
+        assert response.json()["error"]["message"]

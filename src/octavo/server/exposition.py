@@ -138,6 +138,11 @@ class MetersCollector(Collector):
         for state, count in _blocks(self._meters).items():
             blocks.add_metric([*values, state], count)
         yield blocks
+        text = "Choices that wait, by why: for room (capacity), or for their structured output to compile (deferred)"
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", text, labels=[*names, "reason"])
+        for reason, count in self._meters.waiting_by_reason().items():
+            waiting.add_metric([*values, reason], count)
+        yield waiting
         about = self._about()
         if about:
             info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache, as labels", labels=[*names, *about])

@@ -225,6 +225,10 @@ class Meters:
         if course.first_s is not None:
             self.decode_time.observe(event.time_s - course.first_s)
 
+    def waiting_by_reason(self) -> dict[str, int]:
+        held = min(self.gauges.num_held, self.num_waiting)
+        return {"capacity": self.num_waiting - held, "deferred": held}
+
     def _stored(self, event: BlockStored) -> None:
         self.blocks_stored += 1
 

@@ -20,3 +20,8 @@ class Trials:
             self._trial.check(output)
         else:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._trial.check, output)
+
+    def close(self) -> None:
+        """Drops what waits, and ends the process and the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._trial.close()
