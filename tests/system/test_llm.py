@@ -1,12 +1,14 @@
 """LLM with the default model: what scripts written for vLLM's LLM rely on, and what goes wrong."""
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.config import ConfigError
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.sampling import ParameterError
@@ -278,3 +280,49 @@ def test_a_prompt_is_found_again_until_the_cache_is_reset(llm: LLM) -> None:
 
     assert [ask(), ask()] == [(0, "never_seen"), (63, None)]
     assert llm.reset_prefix_cache() and ask() == (0, "evicted")
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_answers_have_the_form_that_was_asked_for(llm):
+    forms = [
+        StructuredOutputsParams(json=PERSON),
+        StructuredOutputsParams(choice=["positive", "negative"]),
+        StructuredOutputsParams(regex=r"\d{3}-\d{4}"),
+        StructuredOutputsParams(grammar='start: "a" ("b" | "c")+ "d"'),
+    ]
+    params = [SamplingParams(temperature=0.8, seed=1, n=2, max_tokens=60, structured_outputs=form) for form in forms]
+    outputs = ask(llm, ["A person as JSON:"] * len(forms), params)
+    for output in outputs:
+        assert {choice.finish_reason for choice in output.outputs} == {"stop"}
+    texts = [[choice.text for choice in output.outputs] for output in outputs]
+    for person in map(json.loads, texts[0]):
+        assert isinstance(person["name"], str) and 0 <= person["age"] <= 120
+    assert set(texts[1]) <= {"positive", "negative"}
+    assert all(re.fullmatch(r"\d{3}-\d{4}", text) for text in texts[2])
+    assert all(re.fullmatch("a[bc]+d", text) for text in texts[3])
+
+
+def test_company_and_the_cache_change_no_structured_answer(llm):
+    params = SamplingParams(
+        temperature=1, seed=3, max_tokens=40, structured_outputs=StructuredOutputsParams(json=PERSON)
+    )
+    alone = text_of(llm, SEA, params)
+    together = ask(llm, [SEA, SEA, "Once", SEA], [GREEDY, params, params, params])
+    assert together[1].outputs[0].text == together[3].outputs[0].text == alone
+    assert together[0].outputs[0].text == text_of(llm, SEA)
+
+
+def test_a_form_that_is_none_is_refused_before_anything_is_generated(llm):
+    for form in (StructuredOutputsParams(regex="("), StructuredOutputsParams(json={"type": "notatype"})):
+        with pytest.raises(ValueError, match="structured_outputs: "):
+            ask(llm, [SEA, SEA], [GREEDY, SamplingParams(structured_outputs=form)])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.core.events import Event, Refused
 from octavo.core.request import Request
-from octavo.core.sampling import SamplingParams, check_token_ids
+from octavo.core.sampling import SamplingParams, StructuredOutput, check_token_ids
 from octavo.core.types import RequestId
 from octavo.engine.beam_search import BeamSearchOutput, BeamSearchParams, beams_of
 from octavo.engine.clock import now
@@ -21,6 +21,7 @@ from octavo.engine.outputs import Gathering, RequestOutput
 if TYPE_CHECKING:  # an engine process has this module, but no text
     from octavo.text.chat import ChatTemplate
     from octavo.text.tokenizer import Tokenizer
+    from octavo.text.trial import Trial
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with `prompt` or `prompt_token_ids`."""
@@ -51,6 +52,7 @@ class OfflineEngine:
         self._count = 0
         self._turn = threading.Lock()
         self._closed = False
+        self._trial: Trial | None = None
         self._context = replica.facts.capacity.max_model_len
 
     def generate(
@@ -124,6 +126,8 @@ class OfflineEngine:
             if not self._closed:
                 self._closed = True
                 self._replica.backend.close()
+                if self._trial is not None:
+                    self._trial.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -140,6 +144,7 @@ class OfflineEngine:
     def _run(self, texts: Sequence[_Text], params: Sequence[SamplingParams], use_tqdm: bool) -> list[RequestOutput]:
         for one in params:
             check_token_ids(one, self._replica.facts.capacity.vocab_size)
+        self._try_structures({one.structured_outputs for one in params if one.structured_outputs is not None})
         with self._turn:
             self._check_open()
             requests = [self._request(text, one) for text, one in zip(texts, params, strict=True)]
@@ -149,6 +154,18 @@ class OfflineEngine:
             with _progress(len(requests)) if use_tqdm else contextlib.nullcontext(_ignore) as seen:
                 self._drive(requests, gatherings, seen)
         return [gathering.output for gathering in gatherings]
+
+    def _try_structures(self, outputs: set[StructuredOutput]) -> None:
+        """Raises ValueError for a structured output that is none, or takes too much to compile."""
+        from octavo.text.trial import Trial
+
+        for output in outputs:
+            if self._trial is None:
+                self._trial = Trial()
+            try:
+                self._trial.check(output)
+            except ValueError as error:
+                raise ValueError(f"structured_outputs: {error}") from None
 
     def _request(self, text: _Text, params: SamplingParams) -> Request:
         self._count += 1
