@@ -2,17 +2,19 @@
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from octavo.backends.ledger import LedgerBackend
 from octavo.core.audit import audit
 from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, PromptScored, Refused, Stepped
 from octavo.core.pins import PinOutcome, PinWish, room_for_pins
-from octavo.core.plan import ScoredToken, StepPlan, StepResult
-from octavo.core.ports import Guide
+from octavo.core.plan import ScoredToken, StepPlan, StepResult, Transfers
+from octavo.core.ports import BlockMemory, Guide
 from octavo.core.request import ChoiceState, Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.scheduler import Scheduler
+from octavo.core.tiers import Costs, Fetched, NotFetched, NotStored, Stored, Tier, TierLimits
 from octavo.core.types import FinishReason, Limits
 from tests.core.words import word_guide
 
@@ -50,6 +52,52 @@ def one_bit(data: bytes) -> bytes:
     return bytes([hashlib.sha256(data).digest()[0] & 1])
 
 
+def tier(num_blocks: int, block_size: int = 4, **changes) -> Tier:
+    """A lower tier of `num_blocks`, roomy but for what `changes` say."""
+    roomy = TierLimits(name="memory", num_blocks=num_blocks, num_storing=99, num_staged=99)
+    return Tier(replace(roomy, **changes), Costs(block_bytes=1), block_size)
+
+
+class Shelf:
+    """Carries out the orders of plans as an engine does: bytes by key. Reports wait until somebody delivers them."""
+
+    def __init__(self, memory: BlockMemory) -> None:
+        self._memory = memory
+        self.kept: dict[bytes, memoryview] = {}
+        self._buffers: dict[bytes, memoryview] = {}
+        self.reports: list[Stored | NotStored | Fetched | NotFetched] = []
+        self.transfers: list[Transfers] = []
+
+    def execute(self, plan: StepPlan, copies: Callable[[], None]) -> None:
+        """The transfers of a plan, with its copies where they belong."""
+        todo = plan.transfers or Transfers()
+        self.transfers.append(todo)
+        for key in todo.releases + todo.drops:
+            self._buffers.pop(key, None)
+        for key in todo.drops:
+            self.kept.pop(key, None)
+        for key in todo.fetches:
+            if key in self.kept:
+                self._buffers[key] = self.kept[key]
+            self.reports.append(Fetched(key) if key in self.kept else NotFetched(key))
+        for store in todo.stores:
+            self.kept[store.key] = self._memory.read_block(store.block)
+            self.reports.append(Stored(store.key))
+        copies()
+        for load in todo.loads:
+            self._memory.write_block(load.block, self._buffers[load.key])
+
+    def spoil(self, index: int, *, gives_up: bool = False) -> None:
+        """What was reported to be well is not: the block was not written, or what was read of it is corrupt."""
+        key = self.reports[index].key
+        if isinstance(self.reports[index], Fetched):
+            self.reports[index] = NotFetched(key)
+        else:
+            self.reports[index] = NotStored(key, gives_up)
+            self.kept.pop(key, None)
+        self._buffers.pop(key, None)
+
+
 @dataclass
 class Outcome:
     """What came back for one request."""
@@ -72,7 +120,7 @@ class Outcome:
 
 
 class Replica:
-    """A scheduler in front of a ledger. Time is the number of moves."""
+    """A scheduler in front of a ledger, and a shelf where there is a lower tier. Time is the number of moves."""
 
     def __init__(self, limits: Limits, *, alphabet: int | None = None, **options) -> None:
         self.scheduler = Scheduler(limits, **options)
@@ -84,6 +132,7 @@ class Replica:
             alphabet=alphabet,
             windows=limits.windows,
         )
+        self.shelf = Shelf(self.ledger)
         self.now = 0.0
         self.events: list[Event] = []
         self.plans: list[StepPlan] = []
@@ -138,7 +187,19 @@ class Replica:
         return plan
 
     def commit(self, plan: StepPlan) -> None:
-        self.commit_result(plan, self.ledger.execute(plan))
+        self.commit_result(plan, self.execute(plan))
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.shelf.execute(plan, lambda: self._copy(plan))
+        return self.ledger.execute(replace(plan, copies=()))
+
+    def _copy(self, plan: StepPlan) -> None:
+        self.ledger.execute(StepPlan(plan.step, (), plan.copies))
+
+    def deliver(self, count: int | None = None) -> None:
+        """Tells the scheduler what became of its orders: all of them, or the first `count`."""
+        reports, self.shelf.reports = self.shelf.reports[:count], self.shelf.reports[len(self.shelf.reports[:count]) :]
+        self._note(self.scheduler.note(reports, self._tick()))
 
     def commit_result(self, plan: StepPlan, result: StepResult) -> None:
         events = self.scheduler.commit(plan, result, self._tick())
@@ -149,12 +210,24 @@ class Replica:
     def fail(self, plan: StepPlan) -> None:
         self._note(self.scheduler.fail(plan, "the step failed", self._tick()))
 
-    def step(self) -> StepPlan:
-        """One whole step. Whoever has work gets some."""
+    def step(self, *, deliver: bool = True) -> StepPlan:
+        """One whole step, and what came of its transfers. Whoever has work gets some, or waits for the tier."""
         plan = self.plan()
-        assert bool(plan.work) == self.scheduler.has_work
+        assert bool(plan.work) == self.scheduler.has_work or self.scheduler.waits_for_tier
         if plan.work:
             self.commit(plan)
+        else:
+            self.execute(plan)
+        if deliver and self.shelf.reports:
+            self.deliver()
+        return plan
+
+    def save(self, num_blocks: int) -> StepPlan:
+        """Stores what only the pool has, as an engine does that has nothing else to do."""
+        plan = self.scheduler.plan_idle(num_blocks, self._tick())
+        assert not plan.work and not plan.copies
+        self.check()
+        self.execute(plan)
         return plan
 
     def run(self, max_steps: int = 500) -> int:

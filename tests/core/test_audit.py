@@ -10,15 +10,18 @@ from octavo.core.pins import Pin
 from octavo.core.prefix import CachedBlock
 from octavo.core.request import ChoiceState
 from octavo.core.scheduler import Scheduler
+from octavo.core.tiers import Tier
 from octavo.core.types import NO_BLOCK
-from tests.core.replica import Replica, limits, request
+from tests.core.replica import Replica, limits, request, tier
 
 
 def busy() -> Replica:
-    """A fork with a shared tail, beams, a half-computed prompt, a queue, cached blocks, and a plan in flight."""
-    replica = Replica(limits(num_blocks=20, max_num_batched_tokens=8, max_num_seqs=5))
+    """A fork with a shared tail, beams, a half-computed prompt, a queue, cached blocks, a tier, a plan in flight."""
+    lower = tier(2, persistent=True)
+    replica = Replica(limits(num_blocks=20, max_num_batched_tokens=8, max_num_seqs=5), tier=lower)
     replica.submit(request("done", [1] * 9, max_tokens=1))
     replica.run()
+    replica.save(2)
     replica.submit(request("forked", [2] * 6, n=2, temperature=1.0))
     replica.submit(request("beams", [5], n=2, use_beam_search=True))
     replica.submit(request("long", [3] * 20), request("last", [4]))
@@ -135,6 +138,35 @@ def accept_who_has_no_room_beside_a_pin(scheduler: Scheduler) -> None:
     scheduler.cache.pins.add(Pin("p", "", 4, 1, 1e9), scheduler.cache.new_lease([entry], 4))
 
 
+def miscount_the_tier(scheduler: Scheduler) -> None:
+    tier_of(scheduler).num_storing += 1
+
+
+def overfill_the_tier(scheduler: Scheduler) -> None:
+    lower = tier_of(scheduler)
+    lower.limits = replace(lower.limits, num_blocks=0)
+
+
+def drop_from_the_tier_what_is_on_its_way(scheduler: Scheduler) -> None:
+    tier_of(scheduler).evictable[b"key"] = None
+
+
+def misname_a_block_of_the_tier(scheduler: Scheduler) -> None:
+    blocks = tier_of(scheduler).blocks
+    key = next(iter(blocks))
+    blocks[b"another"] = blocks.pop(key)
+
+
+def run_and_want_a_block_of_the_tier(scheduler: Scheduler) -> None:
+    lower = tier_of(scheduler)
+    next(iter(lower.blocks.values())).owners.add(scheduler.roster.running[0])
+
+
+def tier_of(scheduler: Scheduler) -> Tier:
+    assert scheduler.cache.tier is not None
+    return scheduler.cache.tier
+
+
 BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("blocks_add_up", lease_a_blank_block),
     ("counts_are_holders", take_a_block),
@@ -159,6 +191,11 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("claims_are_live", claim_for_ever),
     ("pins_leave_room", pin_what_cannot_be_hit),
     ("pins_leave_room", accept_who_has_no_room_beside_a_pin),
+    ("tier_adds_up", miscount_the_tier),
+    ("tier_adds_up", overfill_the_tier),
+    ("tier_adds_up", drop_from_the_tier_what_is_on_its_way),
+    ("tier_adds_up", misname_a_block_of_the_tier),
+    ("tier_adds_up", run_and_want_a_block_of_the_tier),
 ]
 
 

@@ -12,7 +12,7 @@ from octavo.core.plan import StepPlan, StepResult, WorkResult
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import NO_BLOCK, FinishReason, Limits
-from tests.core.replica import Replica, alone, one_bit
+from tests.core.replica import Replica, alone, one_bit, tier
 from tests.core.words import one_of, word_guide
 
 TOKENS = st.integers(0, 1)
@@ -55,6 +55,19 @@ OPTIONS = st.fixed_dictionaries(
         "watermark": st.sampled_from([0.0, 0.2]),
     }
 )
+
+TIERS = st.one_of(
+    st.none(),
+    st.fixed_dictionaries(
+        {
+            "num_blocks": st.integers(0, 8),
+            "num_storing": st.integers(1, 4),
+            "num_staged": st.integers(0, 4),
+            "persistent": st.booleans(),
+        }
+    ),
+)
+"""No lower tier, or one that is too small for nearly everything."""
 
 
 WORDS = st.lists(st.text("01", min_size=1, max_size=6), min_size=1, max_size=5).map(lambda words: one_of(*words))
@@ -113,12 +126,14 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     live = Bundle("live")
 
-    @initialize(limits=LIMITS, options=OPTIONS)
-    def start(self, limits: Limits, options: dict) -> None:
+    @initialize(limits=LIMITS, options=OPTIONS, lower=TIERS)
+    def start(self, limits: Limits, options: dict, lower: dict | None) -> None:
         self.patch = patch.dict(HASHES, {"one_bit": one_bit})
         self.patch.start()
         self.limits, self.options = limits, options
-        self.replica = Replica(limits, **options)
+        windowed = limits.windows != (None,)
+        below = None if lower is None or windowed else tier(**lower, block_size=limits.block_size)
+        self.replica = Replica(limits, tier=below, **options)
         self.submitted: dict[str, Request] = {}
         self.pinned: dict[str, int] = {}
         """Blocks that were pinned when a request came."""
@@ -173,16 +188,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert held == (len(self.replica.outcomes[name].finished) > before)
 
     @precondition(lambda self: self.flying is None)
-    @rule(steps=st.integers(1, 6))
-    def step(self, steps: int) -> None:
+    @rule(steps=st.integers(1, 6), deliver=st.booleans())
+    def step(self, steps: int, deliver: bool) -> None:
         for _ in range(steps):
-            self.replica.step()
+            self.replica.step(deliver=deliver)
+
+    @precondition(lambda self: self.replica.shelf.reports)
+    @rule(count=st.integers(1, 3))
+    def deliver(self, count: int) -> None:
+        """In the order in which they were asked for, at any time, also while a step is in flight."""
+        self.replica.deliver(count)
+
+    @precondition(lambda self: self.replica.shelf.reports)
+    @rule(data=st.data(), gives_up=st.sampled_from([False, False, False, True]))
+    def spoil(self, data: st.DataObject, gives_up: bool) -> None:
+        """A block could not be written, or what was read of it is corrupt."""
+        index = data.draw(st.integers(0, len(self.replica.shelf.reports) - 1))
+        self.replica.shelf.spoil(index, gives_up=gives_up)
+
+    @precondition(lambda self: self.flying is None)
+    @rule(num_blocks=st.integers(1, 3))
+    def save(self, num_blocks: int) -> None:
+        self.replica.save(num_blocks)
 
     @precondition(lambda self: self.flying is None)
     @rule()
     def take_off(self) -> None:
         plan = self.replica.plan()
         self.flying = plan if plan.work else None
+        if not plan.work:
+            self.replica.execute(plan)
 
     @precondition(lambda self: self.flying is not None)
     @rule()
@@ -195,14 +230,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         """The step fails before or after it wrote to memory."""
         plan = self._land()
         if executed:
-            self.replica.ledger.execute(plan)
+            self.replica.execute(plan)
+        else:
+            self.replica.shelf.execute(plan, lambda: None)
         self.replica.fail(plan)
 
     @precondition(lambda self: self.flying is not None)
     @rule(data=st.data())
     def commit_with_a_failed_work(self, data: st.DataObject) -> None:
         plan = self._land()
-        result = self.replica.ledger.execute(plan)
+        result = self.replica.execute(plan)
         position = data.draw(st.integers(0, len(plan.work) - 1))
         failed = WorkResult(plan.work[position].request_id, plan.work[position].choice, error="not finite")
         results = (*result.results[:position], failed, *result.results[position + 1 :])

@@ -13,6 +13,7 @@ from octavo.core.plan import Work
 from octavo.core.prefix import CachedBlock, same_prefix
 from octavo.core.request import ChoiceState
 from octavo.core.scheduler import Scheduler
+from octavo.core.tiers import TierState
 from octavo.core.types import NO_BLOCK, BlockId
 
 Law = Callable[[Scheduler], Iterator[str]]
@@ -120,6 +121,10 @@ def writes_are_exclusive(scheduler: Scheduler) -> Iterator[str]:
         if copy.source in written:
             yield f"block {copy.source} is copied after it was overwritten"
         written.add(copy.target)
+    for load in plan.transfers.loads if plan.transfers else ():
+        if load.block in written:
+            yield f"block {load.block} is loaded and also copied into, or loaded twice"
+        written.add(load.block)
     for work in plan.work:
         if not _is_live(scheduler, work):
             continue
@@ -254,6 +259,37 @@ def pins_leave_room(scheduler: Scheduler) -> Iterator[str]:
         yield f"{cache.pins.num_blocks} blocks are pinned, and there is room for {room}"
 
 
+def tier_adds_up(scheduler: Scheduler) -> Iterator[str]:
+    """The tier's blocks are within its bounds and counted by state; only waiting choices want any of them."""
+    tier = scheduler.cache.tier
+    if tier is None:
+        return
+    states = Counter(entry.state for entry in tier.blocks.values())
+    due = {key for key, entry in tier.blocks.items() if entry.written and entry.buffer is None}
+    for what, counted, actual in (
+        ("being stored", tier.num_storing, sum(not entry.written for entry in tier.blocks.values())),
+        ("in buffers", tier.num_staged, states[TierState.LOADING] + states[TierState.LOADED]),
+        ("being fetched", len(tier.loading), states[TierState.LOADING]),
+    ):
+        if counted != actual:
+            yield f"{counted} blocks of the tier are counted as {what}, {actual} are"
+    for what, count, limit in (
+        ("blocks", len(tier.blocks), tier.limits.num_blocks),
+        ("blocks being stored", tier.num_storing, tier.limits.num_storing),
+        ("blocks in buffers", tier.num_staged, tier.limits.num_staged),
+    ):
+        if count > limit:
+            yield f"the tier has {count} {what}, at most {limit} are allowed"
+    if due != set(tier.evictable):
+        yield "what the tier may drop is not what is stored and in no buffer"
+    for key, entry in tier.blocks.items():
+        if entry.content.key != key:
+            yield "a block of the tier is under another's key"
+        for owner in entry.owners:
+            if owner not in scheduler.roster.waiting:
+                yield "somebody who does not wait wants a block of the tier"
+
+
 LAWS: tuple[Law, ...] = (
     blocks_add_up,
     counts_are_holders,
@@ -269,6 +305,7 @@ LAWS: tuple[Law, ...] = (
     beams_keep_step,
     claims_are_live,
     pins_leave_room,
+    tier_adds_up,
 )
 
 

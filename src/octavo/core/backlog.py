@@ -89,4 +89,4 @@ def retry_after_s(num_tokens: float, rate: float | None) -> int:
     """Whole seconds in which `num_tokens` drain: 1 at least, and where nothing was measured yet."""
     if not rate:
         return 1
-    return max(1, min(LONGEST_RETRY_S, -int(-num_tokens // rate)))
+    return max(1, -int(-min(LONGEST_RETRY_S, num_tokens / rate) // 1))

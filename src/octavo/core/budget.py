@@ -41,7 +41,7 @@ class Later:
 
     resource: str
     """`seqs`, `tokens`, `partial_prefills`, `blocks`; `turn`: it was preempted in this very step; `block_in_work`:
-    another is computing its next block."""
+    another is computing its next block; `loading`: its next blocks are on their way from a lower tier."""
     need: int
     have: int
 

@@ -1,20 +1,22 @@
 """KvCache: the blocks of one replica, what is in them, and who may share it. The scheduler decides; this knows."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from octavo.core.choice import Choice
 from octavo.core.claims import Claims
-from octavo.core.events import BlockEvicted, BlockStored, Event, PrefixPinned, PrefixUnpinned
+from octavo.core.events import BlockEvicted, BlockStored, Event, PrefixPinned, PrefixUnpinned, Tiered
 from octavo.core.eviction import NewEviction
 from octavo.core.groups import KvGroups
 from octavo.core.hashing import Digest, KeyChain, root_key
 from octavo.core.lease import Lease
 from octavo.core.misses import History, Miss, MissReason, Sought, why_missed
 from octavo.core.pins import Pin, PinOutcome, Pins, PinWish
+from octavo.core.plan import Transfers
 from octavo.core.pool import BlockPool
-from octavo.core.prefix import CachedBlock, PrefixIndex
-from octavo.core.types import NO_BLOCK, BlockId, Limits, TokenId
+from octavo.core.prefix import CachedBlock, IndexChange, PrefixIndex
+from octavo.core.tiers import Tier, swap_pays
+from octavo.core.types import NO_BLOCK, BlockId, Limits, RequestId, TokenId
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,12 @@ class Hit:
         tail                [ b2 : .. ]  begins with its tokens and then goes on with others
         tokens   0 ............... num_tokens
 
+    or, with a lower tier,
+
+        whole    [ b0 ][ b1 ]
+        loads                [ k2 ][ k3 ][ k4 ]  blocks of its own, to be filled from the tier
+        tokens   0 ............................ num_tokens
+
     Where the tokens end within a block, the sequence goes on in a copy of it. That is so with a tail, and where all
     tokens are in whole blocks: the last token is computed again, for its logits.
     """
@@ -34,6 +42,8 @@ class Hit:
     num_tokens: int = 0
     cut: bool = False
     """There was more, and no room for the copy."""
+    loads: tuple[CachedBlock, ...] = ()
+    """Fetched and ready."""
 
     @property
     def blocks(self) -> tuple[CachedBlock, ...]:
@@ -46,25 +56,48 @@ NO_HIT = Hit()
 class KvCache:
     """Owns the pool, the prefix index and the claims; gives choices their leases."""
 
-    def __init__(self, limits: Limits, digest: Digest, eviction: NewEviction, fingerprint: bytes = b"") -> None:
-        """`fingerprint` names the model in block keys."""
+    def __init__(
+        self,
+        limits: Limits,
+        digest: Digest,
+        eviction: NewEviction,
+        fingerprint: bytes = b"",
+        tier: Tier | None = None,
+    ) -> None:
+        """`fingerprint` names the model in block keys; `tier` is where evicted blocks go, if anywhere.
+
+        Raises ValueError for a tier below layers with a sliding window.
+        """
+        if tier is not None and limits.windows != (None,):
+            raise ValueError("a lower tier keeps blocks of full attention only, and some layers have a sliding window")
         self.groups = KvGroups.of(limits)
         self.pool = BlockPool(limits.num_blocks, eviction)
         self.index = PrefixIndex(self.groups)
         self.claims = Claims(limits.block_size)
         self.history = History()
         self.pins = Pins()
+        self.tier = tier
         self.queries = self.hits = 0
         """Prompt tokens that were looked for, and found, since the start or the last reset."""
         self._digest = digest
         self._fingerprint = fingerprint
+        self._num_chains = 0
+        self._own: dict[RequestId, set[bytes]] = {}
+        """Without prefix caching: the keys under which preempted choices of a request find their blocks again."""
+        self._last_told: Tiered | None = None
         self._enabled = limits.enable_prefix_caching
         self._block_size = limits.block_size
         self._slides = any(window is not None for window in limits.windows)
         self._unit = limits.prefix_match_unit
 
     def new_chain(self, namespace: bytes) -> KeyChain:
-        """The keys of a sequence that may share blocks within `namespace`: none yet."""
+        """The keys of a sequence that may share blocks within `namespace`, or with nobody: none yet.
+
+        Without prefix caching a sequence still finds its own blocks again after a preemption: its root is its own.
+        """
+        if not self._enabled:
+            self._num_chains += 1
+            namespace = b"%d of %s" % (self._num_chains, namespace)
         return KeyChain(self._digest, root_key(self._digest, namespace, self._fingerprint), self._block_size)
 
     def new_lease(self, hit: Sequence[CachedBlock] = (), num_slots: int = 0) -> Lease:
@@ -74,8 +107,8 @@ class KvCache:
     # ---- hits ----
 
     def reads(self, choice: Choice) -> bool:
-        """May it use what others computed? Not where it owes logprobs of its prompt: those are not cached."""
-        return self._enabled and not choice.scores_prompt
+        """May it use what was computed before? Not where it owes logprobs of its prompt: those are not cached."""
+        return (self._enabled or bool(choice.chain.keys)) and not choice.scores_prompt
 
     def look_up(self, choice: Choice) -> Hit:
         """The longest hit for all that it knows. Keys are hashed once and kept; the cache itself does not change."""
@@ -102,6 +135,17 @@ class KvCache:
     def copies(self, hit: Hit) -> bool:
         """Does the sequence go on in a copy of the last block?"""
         return hit.num_tokens < len(hit.blocks) * self._block_size
+
+    def with_loads(self, choice: Choice, hit: Hit, now: float) -> Hit | None:
+        """The hit, with what continues its whole blocks in the tier; None while some of that is on its way."""
+        if self.tier is None or not self.reads(choice):
+            return hit
+        most = len(choice.tokens) - 1
+        run = self.tier.match(choice.chain, hit.whole)[: self.groups.blocks_for(most) - len(hit.whole)]
+        loads = self.tier.fetch(choice, run, now)
+        if not loads:
+            return hit if loads is not None else None
+        return Hit(hit.whole, None, min((len(hit.whole) + len(loads)) * self._block_size, most), loads=loads)
 
     def is_in_work(self, choice: Choice, hit: Hit) -> bool:
         """Does a step in the making compute the very block that comes after the whole ones?"""
@@ -137,21 +181,35 @@ class KvCache:
             return Miss(MissReason.PROMPT_LOGPROBS, 0)
         if hit.cut:
             return Miss(MissReason.NO_ROOM_TO_COPY, hit.num_tokens)
-        if self.claims.has(choice.chain, len(hit.whole)):
+        known = (*hit.whole, *hit.loads)
+        if self.claims.has(choice.chain, len(known)):
             return Miss(MissReason.STILL_COMPUTING, hit.num_tokens)
         tenant, size = choice.request.tenant, self._block_size
-        sought = Sought(choice.chain, choice.tokens, tenant, len(hit.whole), hit.num_tokens, size)
-        return why_missed(sought, hit.whole[-1] if hit.whole else None, self.index, self.history, now)
+        sought = Sought(choice.chain, choice.tokens, tenant, len(known), hit.num_tokens, size)
+        return why_missed(sought, known[-1] if known else None, self.index, self.history, now)
 
     # ---- leases ----
 
     def take(self, choice: Choice, hit: Hit) -> None:
-        """Gives a choice a lease on its hit and the claim to the block that it computes next."""
+        """Gives a choice a lease on its hit, with blocks for what it loads, and the claim to the block that follows."""
         if self._enabled:
             self.history.note_namespace(choice.request.tenant, choice.chain.under(0))
-        choice.lease = self.new_lease(hit.blocks, hit.num_tokens)
         choice.next_full = self._next_full(hit.num_tokens)
-        self.claims.renew(choice)
+        if hit.loads:
+            self._load(choice, hit)
+        else:
+            choice.lease = self.new_lease(hit.blocks, hit.num_tokens)
+        if self._enabled:
+            self.claims.renew(choice, len(hit.whole) if hit.loads else None)
+
+    def _load(self, choice: Choice, hit: Hit) -> None:
+        """Blocks of its own for what it loads. They can be hit after the step, as those that it computes."""
+        num_whole = len(hit.whole)
+        choice.lease = self.new_lease(hit.whole, num_whole * self._block_size)
+        if self.tier is None or choice.lease.append_slots(hit.num_tokens - choice.lease.num_slots) is None:
+            raise RuntimeError(f"{choice.request_id} was admitted without the blocks for what it loads")
+        self.tier.load(choice, hit.loads, choice.lease.table[num_whole:])
+        choice.next_full = 0
 
     def publish(self, choice: Choice) -> None:
         """Makes the blocks that are now full findable, gives back those behind a window, and moves its claim on."""
@@ -164,12 +222,57 @@ class KvCache:
             choice.lease.slide(choice.computed)
 
     def let_go(self, choice: Choice) -> None:
-        """Takes a choice's lease and claim away. Idempotent."""
+        """Takes a choice's lease and claim away, and what it waits for. Idempotent."""
+        if self.tier is not None:
+            self.tier.take_back(choice.lease.table)
+            self.tier.unwant(choice)
         choice.lease.release()
         self.claims.drop(choice)
 
     def _piece(self, tokens: Sequence[TokenId], start: int) -> tuple[TokenId, ...]:
         return tuple(tokens[start : start + self._block_size])
+
+    def set_aside(self, choice: Choice) -> tuple[int, str]:
+        """Takes a preempted choice's lease away. Returns how many of its tokens are kept for it, and why.
+
+        What is kept stays where it is, and can be hit, until others need the block; then the tier stores it.
+        """
+        num_kept, why = self._swap_or_recompute(choice)
+        if num_kept and not self._enabled:
+            choice.chain.extend(choice.tokens)
+            choice.lease.publish(choice.chain, choice.computed)
+            own = self._own.setdefault(choice.request_id, set())
+            own.update(choice.chain.keys[: num_kept // self._block_size])
+        self.let_go(choice)
+        return num_kept, why
+
+    def _swap_or_recompute(self, choice: Choice) -> tuple[int, str]:
+        num_blocks = choice.computed // self._block_size
+        if self.tier is None or not num_blocks:
+            return 0, ""
+        if self.tier.closed is not None:
+            return 0, f"recompute: the {self.tier.limits.name} tier is closed, {self.tier.closed}"
+        if choice.scores_prompt:
+            return 0, "recompute: it still owes logprobs of its prompt"
+        if num_blocks > self.tier.limits.num_blocks:
+            return 0, f"recompute: it has {num_blocks} full blocks, the tier {self.tier.limits.num_blocks}"
+        num_tokens = num_blocks * self._block_size
+        pays, why = swap_pays(self.tier.costs, num_blocks, num_tokens)
+        return (num_tokens, f"swap: {why}") if pays else (0, f"recompute: {why}")
+
+    def forget_own(self, request_id: RequestId) -> None:
+        """A request is over. Blocks that it alone could find are blank now, and leave the tier."""
+        for key in self._own.pop(request_id, ()):
+            self._forget(key)
+
+    def _forget(self, key: bytes) -> None:
+        entry = self.index.find(key)
+        for block in [] if entry is None else [block for block in entry.blocks if block != NO_BLOCK]:
+            self.index.forget(block)
+            if not self.pool.refs[block]:
+                self.pool.drop(block)
+        if self.tier is not None:
+            self.tier.drop(key)
 
     def _next_full(self, num_computed: int) -> int:
         return (num_computed // self._block_size + 1) * self._block_size
@@ -248,13 +351,48 @@ class KvCache:
             return False
         for block in self.pool.drop_cached():
             self.index.forget(block)
+        if self.tier is not None:
+            self.tier.clear()
         self.queries = self.hits = 0
         return True
 
     def drain(self, now: float) -> list[Event]:
         """What became findable and what no longer is, since the last call, in order."""
+        changes = self.index.drain()
+        if self.tier is not None:
+            for change in changes:
+                if change.stored:
+                    self.tier.note_published(change.entry)
+                else:
+                    self.tier.unsaved.pop(change.entry.key, None)
+        return self._tell(changes, now)
+
+    def seal(self, now: float) -> tuple[list[Event], Transfers | None]:
+        """The same for the plan in the making, with what it asks of the tier: to keep what this plan evicts."""
+        if self.tier is None:
+            return self.drain(now), None
+        changes = self.index.drain()
+        for change in changes:
+            if change.stored:
+                self.tier.note_published(change.entry)
+            else:
+                self.tier.offer(change.entry, change.block)
+        return self._tell(changes, now), self.tier.seal()
+
+    def told(self, now: float) -> list[Event]:
+        """The state of the tier, where it is not what it was when it was last told."""
+        if self.tier is None:
+            return []
+        last, told = self._last_told, self.tier.told(now)
+        if last is not None and replace(told, time_s=last.time_s) == last:
+            return []
+        self._last_told = told
+        return [told]
+
+    def _tell(self, changes: Iterable[IndexChange], now: float) -> list[Event]:
+        """Changes as facts. What a sequence alone can find, without prefix caching, is nobody else's business."""
         events: list[Event] = []
-        for change in self.index.drain():
+        for change in changes if self._enabled else ():
             entry = change.entry
             if change.stored:
                 parent = entry.parent.key if entry.parent else None

@@ -19,10 +19,14 @@ class Claims:
         self._block_size = block_size
         self.by_key: dict[bytes, Choice] = {}
 
-    def renew(self, choice: Choice) -> None:
-        """Moves a running choice's claim on to the block that it computes next; the first to claim a key has it."""
+    def renew(self, choice: Choice, first_loaded: int | None = None) -> None:
+        """Moves a running choice's claim on to the block that it computes next, or else the first that it loads.
+
+        The first to claim a key has it.
+        """
         self.drop(choice)
-        position, keys = choice.computed // self._block_size, choice.chain.keys
+        keys = choice.chain.keys
+        position = choice.computed // self._block_size if first_loaded is None else first_loaded
         if position < len(keys) and self.by_key.setdefault(keys[position], choice) is choice:
             choice.claim = keys[position]
 

@@ -71,8 +71,11 @@ class Preempted:
     choice: int
     time_s: float
     tokens_lost: int
-    """Tokens whose KV must be computed again, before any prefix hit."""
+    """Tokens whose KV must be computed again, before any prefix hit; none of those that were swapped."""
     reason: str
+    """Who needed what, and, where there is a lower tier, the arithmetic of swap or recompute."""
+    tokens_swapped: int = 0
+    """Tokens whose KV is kept: in the pool, or in the tier once others need the blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,33 @@ class EngineLost:
     message: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiered:
+    """The state of the lower tier, told whenever it changed: gauges in blocks, and counts of blocks since the start."""
+
+    time_s: float
+    tier: str
+    """`memory` or `disk`."""
+    block_bytes: int
+    num_blocks: int
+    """What it may hold. 0 after it was closed because it did not answer."""
+    blocks_storing: int
+    """On their way there."""
+    blocks_stored: int
+    blocks_staged: int
+    """Of all of these, those that are in buffers or being read into them."""
+    stores: int
+    store_failures: int
+    skipped: int
+    """Evicted blocks that were lost, because too many were on their way."""
+    loads: int
+    load_failures: int
+    """Missing, truncated or corrupt: computed again."""
+    evictions: int
+    closed: str | None
+    """Why nothing is stored any more."""
+
+
 Event = (
     Queued
     | Refused
@@ -165,6 +195,7 @@ Event = (
     | BlockEvicted
     | PrefixPinned
     | PrefixUnpinned
+    | Tiered
     | Stepped
     | EngineLost
 )

@@ -20,6 +20,44 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockStore:
+    """Keep what `block` holds before this step, a full block with these tokens, in the lower tier under `key`."""
+
+    block: BlockId
+    key: bytes
+    parent: bytes | None
+    """The key of the block before it; None for the first of a sequence."""
+    tokens: tuple[TokenId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLoad:
+    """Fill `block` with what the tier keeps under `key`. It was fetched: nothing has to be waited for."""
+
+    key: bytes
+    block: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """What a step asks of the lower tier, in the order in which it is to be done.
+
+    releases   buffers of fetched blocks that nobody will load
+    drops      blocks that the tier forgets
+    fetches    blocks to read into buffers, in the background
+    stores     snapshots, before anything of the step writes; they are written in the background
+               ... the copies of the step ...
+    loads      before any work
+    """
+
+    releases: tuple[bytes, ...] = ()
+    drops: tuple[bytes, ...] = ()
+    fetches: tuple[bytes, ...] = ()
+    stores: tuple[BlockStore, ...] = ()
+    loads: tuple[BlockLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """Draw one token from the logits after a work's last token.
 
@@ -83,6 +121,8 @@ class StepPlan:
     step: int
     work: tuple[Work, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
+    transfers: Transfers | None = None
+    """For whoever keeps a lower tier; a backend alone knows nothing of it."""
 
     @property
     def num_tokens(self) -> int:

@@ -1,9 +1,12 @@
 """The choices that operators may vary: small pure functions, found by name."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from octavo.core.choice import Choice
 from octavo.core.request import Request
+
+_T = TypeVar("_T")
 
 Rank = Callable[[Request], int]
 Victim = Callable[[Sequence[Choice]], Choice]
@@ -53,3 +56,10 @@ def share(num_left: int, num_tokens: int, others_wait: bool) -> int:
 
 CHUNKS: Mapping[str, Chunk] = {"share": share, "fill": fill}
 """How many of a prompt's `num_left` tokens to compute where the step has room for `num_tokens` more."""
+
+
+def named(what: str, table: Mapping[str, _T], name: str) -> _T:
+    """What `table` has under `name`. Raises ValueError, with all that there is, for a name that it does not have."""
+    if name not in table:
+        raise ValueError(f"{what} must be one of {', '.join(sorted(table))}, got {name!r}")
+    return table[name]

@@ -37,6 +37,8 @@ class IndexChange:
 
     entry: CachedBlock
     stored: bool
+    block: BlockId = NO_BLOCK
+    """Of what no longer is, the block that was the last to hold it."""
 
 
 def same_prefix(a: CachedBlock | None, b: CachedBlock | None) -> bool:
@@ -74,6 +76,9 @@ class PrefixIndex:
 
     def entry_of(self, block: BlockId) -> CachedBlock | None:
         return self._by_block.get(block)
+
+    def find(self, key: bytes) -> CachedBlock | None:
+        return self._by_key.get(key)
 
     def match(self, chain: KeyChain, at_most: int | None = None) -> tuple[CachedBlock, ...]:
         """The longest hit for a chain, of at most so many blocks. Pure.
@@ -132,7 +137,7 @@ class PrefixIndex:
         if all([other == NO_BLOCK for other in entry.blocks]):
             del self._by_key[entry.key]
             self.siblings.remove(entry)
-            self._changes.append(IndexChange(entry, stored=False))
+            self._changes.append(IndexChange(entry, stored=False, block=block))
 
     def drain(self) -> tuple[IndexChange, ...]:
         """The changes since the last call, in order."""

@@ -11,8 +11,7 @@ A running choice that lacks blocks takes them from those behind it in the order,
 the order always advances, and since nobody is accepted who could not finish alone, everybody finishes.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable
 
 from octavo.core.beam_group import BeamGroup
 from octavo.core.beams import sampler_params
@@ -27,16 +26,17 @@ from octavo.core.events import (
     Preempted,
     PromptScored,
     Queued,
-    Stepped,
 )
 from octavo.core.eviction import EVICTIONS
+from octavo.core.gauges import load_of, stepped
 from octavo.core.hashing import HASHES
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
-from octavo.core.policies import CHUNKS, RANKS, VICTIMS
+from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named
 from octavo.core.ports import Guide
 from octavo.core.reception import Reception, refusal
 from octavo.core.request import ChoiceState, Request
 from octavo.core.roster import Roster
+from octavo.core.tiers import Report, Tier
 from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
 
 MAX_PASSED = 64
@@ -47,7 +47,6 @@ LOOKAHEAD = 32
 """Choices that one plan looks past at most, because they wait for blocks, a turn, or each other."""
 
 RUNNING = ChoiceState.RUNNING  # a name of its own: the innermost loops ask for it
-_T = TypeVar("_T")
 
 
 class Scheduler:
@@ -66,17 +65,19 @@ class Scheduler:
         victim: str = "least_work_lost",
         chunk: str = "share",
         watermark: float = 0.01,
+        tier: Tier | None = None,
     ) -> None:
-        """`fingerprint` names the model in block keys; `watermark`: the share of the pool that newcomers leave free."""
+        """`fingerprint` names the model in block keys; `watermark`: the share of the pool that newcomers leave free;
+        `tier`: where evicted blocks go."""
         self.limits = limits
-        digest = _named("hash_algorithm", HASHES, hash_algorithm)
-        eviction = _named("eviction_policy", EVICTIONS, limits.eviction_policy)
-        self.cache = KvCache(limits, digest, eviction, fingerprint)
+        digest = named("hash_algorithm", HASHES, hash_algorithm)
+        eviction = named("eviction_policy", EVICTIONS, limits.eviction_policy)
+        self.cache = KvCache(limits, digest, eviction, fingerprint, tier)
         self.roster = Roster()
         self.in_flight: StepPlan | None = None
-        self._rank = _named("scheduling_policy", RANKS, limits.scheduling_policy)
-        self._victim = _named("victim", VICTIMS, victim)
-        self._chunk = _named("chunk", CHUNKS, chunk)
+        self._rank = named("scheduling_policy", RANKS, limits.scheduling_policy)
+        self._victim = named("victim", VICTIMS, victim)
+        self._chunk = named("chunk", CHUNKS, chunk)
         self._watermark = int(limits.num_blocks * watermark)
         self._reception = Reception(limits)
         self._serial = 0
@@ -89,23 +90,16 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Is anything queued or running? Then, and only then, `plan` has work in it. (What is held is neither.)"""
+        """Is anything queued or running, and not only held? Then `plan` has work in it, or waits for the tier."""
         return bool(self.roster.running or self.roster.waiting)
 
+    @property
+    def waits_for_tier(self) -> bool:
+        """Are blocks being fetched? Then a plan may have no work, and `note` will change that."""
+        return self.cache.tier is not None and bool(self.cache.tier.loading)
+
     def load(self) -> Load:
-        pool, waiting = self.cache.pool, self.roster.waiting
-        return Load(
-            num_running=len(self.roster.running),
-            num_waiting=len(waiting) + len(self.roster.held),
-            num_waiting_tokens=sum(len(choice.tokens) for choice in (*waiting, *self.roster.held)),
-            num_held=len(self.roster.held),
-            blocks_blank=pool.num_blank,
-            blocks_cached=pool.num_cached,
-            blocks_leased=self.cache.num_leased,
-            blocks_pinned=self.cache.pins.num_blocks,
-            prefix_queries=self.cache.queries,
-            prefix_hits=self.cache.hits,
-        )
+        return load_of(self.cache, self.roster)
 
     def submit(self, request: Request, now: float) -> tuple[Event, ...]:
         """Queues a request, or refuses it, for good or until there is room in the queue: then it left no trace.
@@ -177,15 +171,24 @@ class Scheduler:
         """Forgets every cached block and starts the hit counters anew; None, and no change, while blocks are held."""
         return self._drain(now) if self.cache.clear() else None
 
+    def note(self, reports: Iterable[Report], now: float) -> tuple[Event, ...]:
+        """Takes note of what became of orders to the lower tier. What is reported twice, or too late, is ignored."""
+        if self.cache.tier is not None:
+            for report in reports:
+                self.cache.tier.note(report)
+        self._events += self.cache.told(now)
+        return self._drain(now)
+
     # ---- plan ----
 
     def plan(self, now: float) -> StepPlan:
-        """The next step. Without work, and then not in flight, only where there is nothing to do."""
-        if self.in_flight is not None:
-            raise RuntimeError(f"step {self.in_flight.step} is in flight: commit it or fail it first")
+        """The next step. Without work, and then not in flight, only where nothing can be done but its transfers."""
+        self._check_landed()
         self._granted.clear()
         self._reception.began(now)
         self._events += self.cache.expire_pins(now)
+        if self.cache.tier is not None:
+            self.cache.tier.expire(now)
         budget = StepBudget(tokens=self.limits.max_num_batched_tokens)
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
@@ -194,8 +197,16 @@ class Scheduler:
             self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
         self._top_up(self._granted[num_decodes:], budget)
-        if not any(choice.granted for choice in self._granted) and self._park_beams(budget, now):
+        stuck = not self.waits_for_tier and not any(choice.granted for choice in self._granted)
+        if stuck and self._park_beams(budget, now):
             return self.plan(now)
+        return self._seal(now)
+
+    def plan_idle(self, num_blocks: int, now: float) -> StepPlan:
+        """A plan without work, for when nothing runs: a persistent tier stores `num_blocks` that only the pool has."""
+        self._check_landed()
+        if self.cache.tier is not None:
+            self.cache.tier.save(num_blocks)
         return self._seal(now)
 
     def _grant_decodes(self, budget: StepBudget, now: float) -> list[Choice]:
@@ -267,8 +278,9 @@ class Scheduler:
         flight = [choice for choice in self._granted if choice.granted]
         work = tuple([choice.work() for choice in flight])
         copies = tuple([copy for choice in flight if choice.copies for copy in choice.copies])
-        self._events += self.cache.drain(now)
-        plan = StepPlan(self._step + 1, work, copies)
+        events, transfers = self.cache.seal(now)
+        self._events += events
+        plan = StepPlan(self._step + 1, work, copies, transfers)
         if work:
             self._step, self._flight, self.in_flight = plan.step, flight, plan
         return plan
@@ -297,6 +309,9 @@ class Scheduler:
         hit = self.cache.look_up(choice)
         if self.cache.is_in_work(choice, hit):
             return Later("block_in_work", 1, 0)
+        hit = self.cache.with_loads(choice, hit, now)
+        if hit is None:
+            return Later("loading", 1, 0)
         lacks = self._try_enter(choice, hit, budget, now)
         while lacks is not None and self._displace(choice, lacks, budget, now):
             lacks = self._try_enter(choice, hit, budget, now)
@@ -374,9 +389,10 @@ class Scheduler:
 
         What this plan had granted to it goes back into the budget.
         """
-        self._events.append(Preempted(victim.request_id, victim.index, now, victim.computed, reason))
+        kept, why = self.cache.set_aside(victim)
+        lost, reason = victim.computed - kept, f"{reason}; {why}" if why else reason
+        self._events.append(Preempted(victim.request_id, victim.index, now, lost, reason, kept))
         self.roster.preempt(victim)
-        self.cache.let_go(victim)
         budget.tokens += victim.granted
         budget.num_preempted += 1
         victim.granted = victim.computed = 0
@@ -536,6 +552,8 @@ class Scheduler:
         self.cache.let_go(choice)
         self._reception.learn(choice)
         self.roster.finish(choice)
+        if choice.request_id not in self.roster.requests:
+            self.cache.forget_own(choice.request_id)
 
     def _land(self, num_tokens: int, timings_s: dict[str, float], now: float) -> tuple[Event, ...]:
         """The events of a step that is over, with the gauges as the last one."""
@@ -543,11 +561,8 @@ class Scheduler:
         self._reception.ended(num_tokens, now)
         self.roster.sweep()
         self._events += self.cache.drain(now)
-        pool = self.cache.pool
-        gauges = (pool.num_blank, pool.num_cached, self.cache.num_leased)
-        num_held, num_pinned = len(self.roster.held), self.cache.pins.num_blocks
-        counts = (len(self.roster.running), len(self.roster.waiting) + num_held)
-        self._events.append(Stepped(now, self._step, *counts, num_tokens, *gauges, timings_s, num_held, num_pinned))
+        self._events += self.cache.told(now)
+        self._events.append(stepped(self.cache, self.roster, now, self._step, num_tokens, timings_s))
         return self._drain(now)
 
     def _drain(self, now: float) -> tuple[Event, ...]:
@@ -555,6 +570,10 @@ class Scheduler:
         events = tuple(self._events)
         self._events.clear()
         return events
+
+    def _check_landed(self) -> None:
+        if self.in_flight is not None:
+            raise RuntimeError(f"step {self.in_flight.step} is in flight: commit it or fail it first")
 
     def _check_flight(self, plan: StepPlan) -> None:
         if self.in_flight is None or plan is not self.in_flight:
@@ -564,9 +583,3 @@ class Scheduler:
 
 def _queued(request: Request, now: float) -> Queued:
     return Queued(request.request_id, now, len(request.prompt), request.params.num_choices, request.tenant)
-
-
-def _named(what: str, table: Mapping[str, _T], name: str) -> _T:
-    if name not in table:
-        raise ValueError(f"{what} must be one of {', '.join(sorted(table))}, got {name!r}")
-    return table[name]
