@@ -35,6 +35,25 @@ def life(tokens: list[int], cuts: list[int], end: Finished) -> list[list[Event]]
     return [events[start:stop] for start, stop in pairwise(bounds)]
 
 
+def of_lengths(answer: Answer, lengths: list[int]) -> None:
+    """Each choice so many tokens, those of the later ones more likely."""
+    for choice, length in enumerate(lengths):
+        tokens = tuple(ScoredToken(5, choice - 9.0) for _ in range(length))
+        answer.take([Generated("r", choice, 0, tokens), Finished("r", choice, 0, FinishReason.LENGTH)])
+
+
+def test_what_is_not_returned_was_spent_but_is_no_output(tokenizer: Tokenizer) -> None:
+    samples = Answer(tokenizer, SamplingParams(n=2, best_of=4))
+    of_lengths(samples, [1, 2, 1, 3])
+    assert (samples.completion_tokens, samples.tokens_spent) == (7, 7)
+    assert samples.keep_best() == [2, 0], "the highest sums: -7, -9, -16, -18"
+    assert (samples.completion_tokens, samples.tokens_spent) == (2, 7)
+    beams = Answer(tokenizer, SamplingParams(n=2, best_of=6, use_beam_search=True))
+    of_lengths(beams, [4, 3])
+    assert beams.keep_best() == [0, 1]
+    assert (beams.completion_tokens, beams.tokens_spent) == (7, 21)
+
+
 @given(
     st.lists(st.integers(3, 273), min_size=1, max_size=12),
     st.lists(st.integers(0, 100)),

@@ -148,6 +148,14 @@ def test_requests_beyond_a_quota_are_told_when_to_come_back(shared: Site) -> Non
     assert metric(shared, "octavo:tenant_over_quota_total", tenant="few", quota="requests_per_minute") == 1
 
 
+@pytest.mark.parametrize("beams", [False, True])
+def test_choices_that_are_not_returned_are_taken_too(shared: Site, beams: bool) -> None:
+    fields: dict[str, Any] = {"max_tokens": 10, "n": 2, "best_of": 8, "use_beam_search": beams, "ignore_eos": True}
+    answer = ask(shared, "small", **fields)
+    assert answer.json()["usage"]["completion_tokens"] == 2 * 10
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 100 - 8 * 10
+
+
 def test_tokens_are_taken_before_and_settled_after(shared: Site) -> None:
     """What may be used is taken; what was not used comes back, also where the request fails."""
     answer = ask(shared, "small", max_tokens=60, stop_token_ids=list(range(shared.tokenizer.vocab_size)))

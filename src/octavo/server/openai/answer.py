@@ -51,11 +51,13 @@ class Answer:
         self._choices = [_Choice(TextStream(tokenizer, params)) for _ in range(params.num_choices)]
         self._eos = frozenset(tokenizer.eos_token_ids)
         self._logprobs = params.logprobs is not None
-        self._num_kept = params.n
+        self._params = params
         self._ranks = params.num_choices > params.n
         self._plain = not (self._logprobs or return_ids or self._ranks)
         self._return_ids = return_ids
         self._open = params.num_choices
+        self._num_passed_over = 0
+        """Tokens of choices that were generated and are not returned."""
         self.admitted = False
         """Has the engine begun to work on it?"""
         self.cached_tokens = 0
@@ -72,11 +74,19 @@ class Answer:
     def keep_best(self) -> list[int]:
         """Which choices are returned: of more than were asked for the most likely, best first. Only they count then."""
         if not self._ranks:
-            return list(range(self._num_kept))
+            return list(range(self._params.n))
         numbers = range(len(self._choices))
-        best = sorted(numbers, key=lambda number: -self._choices[number].logprob)[: self._num_kept]
-        self.completion_tokens = sum(self._choices[number].num_tokens for number in best)
+        best = sorted(numbers, key=lambda number: -self._choices[number].logprob)[: self._params.n]
+        kept = sum(self._choices[number].num_tokens for number in best)
+        self._num_passed_over, self.completion_tokens = self.completion_tokens - kept, kept
         return best
+
+    @property
+    def tokens_spent(self) -> int:
+        """Tokens that the answer took: of all samples that it is the best of, and of all beams that were beside it."""
+        if self._params.use_beam_search:
+            return self.completion_tokens * self._params.width // self._params.n
+        return self.completion_tokens + self._num_passed_over
 
     def stopped_here(self) -> list[int]:
         """The choices that a stop string has ended since the last call, and that go on in the engine."""

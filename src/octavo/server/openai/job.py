@@ -76,10 +76,10 @@ class Job:
 
     @property
     def spent(self) -> int:
-        """The tokens that a tenant's quota counts: of all prompts that were looked at, and of all answers."""
+        """The tokens that a tenant's quota counts: of all prompts that were looked at, and all that answers took."""
         prompts = zip(self.requests, self.answers, strict=True)
         looked_at = sum(len(request.prompt) for request, answer in prompts if answer.admitted)
-        return looked_at + sum(answer.completion_tokens for answer in self.answers)
+        return looked_at + sum(answer.tokens_spent for answer in self.answers)
 
     async def run(self, sink: Sink) -> None:
         """Feeds `sink` until each choice has ended. Raises ApiError, and then nothing is left running."""
@@ -168,7 +168,7 @@ def make_job(
 
 def _most_spent(requests: Sequence[Request], asked: Asked) -> int:
     """What a tenant's quota must have room for: the prompts, and the answers where their length was asked for."""
-    answers = sum((request.params.max_tokens or 0) * request.params.num_choices for request in requests)
+    answers = sum((request.params.max_tokens or 0) * request.params.width for request in requests)
     return sum(len(request.prompt) for request in requests) + (answers if asked.explicit else 0)
 
 
