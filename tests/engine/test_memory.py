@@ -124,10 +124,11 @@ def test_with_windows_a_request_needs_less_and_more_of_them_fit():
 
 
 def test_a_context_that_does_not_fit_is_lowered_aloud():
-    plan = plan_memory(dataclasses.replace(SMALL, num_blocks=10))
-    assert plan.max_model_len == 160
+    """Also as somebody would look for it, or type it."""
+    plan = plan_memory(dataclasses.replace(SMALL, num_blocks=130))
+    assert plan.max_model_len == 2080
     (warning,) = plan.warnings
-    assert "lowered from 8,192 to 160" in warning
+    assert "lowered from 8,192 to 2,080" in warning and "--max-model-len 2080" in warning
 
 
 def test_more_than_there_is_is_warned_of():
