@@ -230,6 +230,14 @@ def test_as_many_at_once_as_a_tenant_may(checkpoint: Checkpoint, file: Path) -> 
         assert ask(site, "two").status_code == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_has_its_answer_is_not_inside_any_more(checkpoint: Checkpoint, file: Path, stream: bool) -> None:
+    """The next request may follow at once, on the same connection or another."""
+    file.write_text("tenants: {one: {keys: [one], concurrent_requests: 1}}", encoding="utf-8")
+    with running(checkpoint, config_of(file)) as site:
+        assert [ask(site, "one", stream=stream).status_code for _ in range(50)] == [200] * 50
+
+
 def test_metrics_tell_tenants_apart(shared: Site) -> None:
     usages = {key: ask(shared, key, max_tokens=3, prompt=PROMPT).json()["usage"] for key in ("red", "lab-a", OPERATOR)}
     for key, usage in usages.items():
@@ -238,7 +246,16 @@ def test_metrics_tell_tenants_apart(shared: Site) -> None:
         assert metric(shared, "octavo:tenant_prompt_tokens_total", tenant=name) == usage["prompt_tokens"]
         assert metric(shared, "octavo:tenant_generation_tokens_total", tenant=name) == usage["completion_tokens"]
         assert metric(shared, "octavo:tenant_cached_tokens_total", tenant=name) == 0
+        missed = metric(shared, "octavo:tenant_cache_miss_tokens_total", tenant=name, reason="never_seen")
+        assert missed == usage["prompt_tokens"]
         assert metric(shared, "octavo:tenant_requests_live", tenant=name) == 0
+
+
+def test_the_log_says_whose_a_request_was(shared: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "octavo.server.access"):
+        headers = {"authorization": "Bearer red", "x-request-id": "mine"}
+        assert shared.post("/tokenize", {"prompt": "x"}, headers=headers).status_code == 200
+        shared.until(lambda: any("tenant red (mine)" in record.getMessage() for record in caplog.records))
 
 
 def test_labels_are_bounded(checkpoint: Checkpoint, file: Path) -> None:

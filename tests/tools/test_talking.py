@@ -231,7 +231,10 @@ def test_what_may_surprise_in_the_memory_plan_is_said(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main([*command, "--backend", "reference", "--num-blocks", "4", "--model", str(tiny_gguf)]) == 0
     first = capsys.readouterr().err.splitlines()[0]
-    assert first == "octavo: warning: the context is lowered from 256 to 64 tokens: no more KV fits"
+    assert (
+        first
+        == "octavo: warning: the context is lowered from 256 to 64 tokens, as with --max-model-len 64: no more KV fits"
+    )
 
 
 def test_a_broken_file_is_one_line(tmp_path: Path, tiny_gguf: Path, capsys: Capture) -> None:

@@ -162,7 +162,7 @@ def _report(demand: Demand, num_blocks: int, max_model_len: int, why: str) -> tu
 
 def _warnings(demand: Demand, num_blocks: int, max_model_len: int) -> Iterator[str]:
     if max_model_len < demand.wanted_len:
-        as_flag = f"as with --max-model-len {max_model_len}"
-        yield f"the context is lowered from {demand.wanted_len:,} to {max_model_len:,} tokens, {as_flag}: no more KV fits"
+        lowered = f"the context is lowered from {demand.wanted_len:,} to {max_model_len:,} tokens"
+        yield f"{lowered}, as with --max-model-len {max_model_len}: no more KV fits"
     if num_blocks * demand.block_bytes > max(0, demand.available_bytes - demand.weight_bytes):
         yield "the KV cache is larger than the memory that is free now: the system may end this process"

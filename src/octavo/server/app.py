@@ -158,8 +158,9 @@ def _log_access(exchange: Exchange) -> None:
         seconds = time.perf_counter() - exchange.began
         status = exchange.status or "client gone"
         tokens = f", {exchange.tokens}" if exchange.tokens else ""
-        text = "%s %s %s in %.3f s%s (%s)"
-        access.log(level, text, exchange.method, _shown(exchange), status, seconds, tokens, exchange.id)
+        tenant = f", tenant {exchange.tenant.name}" if exchange.tenant.name else ""
+        text = "%s %s %s in %.3f s%s%s (%s)"
+        access.log(level, text, exchange.method, _shown(exchange), status, seconds, tokens, tenant, exchange.id)
 
 
 def _shown(exchange: Exchange) -> str:

@@ -84,6 +84,18 @@ _TALLIES: dict[str, tuple[str, Callable[[Tally], float]]] = {
     "octavo:tenant_cached_tokens": ("Prompt tokens found in the prefix cache, by tenant", lambda t: t.cached_tokens),
     "octavo:tenant_generation_tokens": ("Tokens generated, by tenant", lambda t: t.generation_tokens),
 }
+_TALLIES_BY: dict[str, tuple[str, str, Callable[[Tally], Mapping[str, float]]]] = {
+    "octavo:tenant_over_quota": (
+        "quota",
+        "Requests that a quota of their tenant did not allow, by tenant",
+        lambda t: t.over_quota,
+    ),
+    "octavo:tenant_cache_miss_tokens": (
+        "reason",
+        "Prompt tokens that were computed, by tenant and by why they were not in the prefix cache",
+        lambda t: t.missed_tokens,
+    ),
+}
 _HISTOGRAMS: dict[str, tuple[str, Callable[[Meters], Histogram]]] = {
     "vllm:time_to_first_token_seconds": ("From arrival to the first token", lambda m: m.time_to_first_token),
     "vllm:inter_token_latency_seconds": ("Between two tokens of a choice", lambda m: m.inter_token_latency),
@@ -159,13 +171,15 @@ class MetersCollector(Collector):
         live = GaugeMetricFamily(
             "octavo:tenant_requests_live", "Requests that run or wait, by tenant", labels=[*names, "tenant"]
         )
-        text = "Requests that a quota of their tenant did not allow"
-        refused = CounterMetricFamily("octavo:tenant_over_quota", text, labels=[*names, "tenant", "quota"])
         for tenant, tally in tallies.items():
             live.add_metric([*values, tenant], tally.num_live)
-            for quota, count in tally.over_quota.items():
-                refused.add_metric([*values, tenant, quota], count)
-        yield from (live, refused)
+        yield live
+        for name, (label, text, counts) in _TALLIES_BY.items():
+            family = CounterMetricFamily(name, text, labels=[*names, "tenant", label])
+            for tenant, tally in tallies.items():
+                for key, count in counts(tally).items():
+                    family.add_metric([*values, tenant, key], count)
+            yield family
 
 
 def registry_of(collector: MetersCollector) -> CollectorRegistry:

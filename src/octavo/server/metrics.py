@@ -174,7 +174,9 @@ class Meters:
         course.tally.cached_tokens += event.cached_tokens
         if event.miss is not None:
             self.missed_requests[event.miss.reason] += 1
-            self.missed_tokens[event.miss.reason] += course.prompt_len - event.cached_tokens
+            missed, of_tenant = course.prompt_len - event.cached_tokens, course.tally.missed_tokens
+            self.missed_tokens[event.miss.reason] += missed
+            of_tenant[event.miss.reason] = of_tenant.get(event.miss.reason, 0) + missed
 
     def _generated(self, event: Generated) -> None:
         course = self._courses.get(event.request_id)

@@ -12,7 +12,15 @@ NAMELESS = "default"
 class Tally:
     """What one tenant had."""
 
-    __slots__ = ("cached_tokens", "generation_tokens", "num_live", "num_requests", "over_quota", "prompt_tokens")
+    __slots__ = (
+        "cached_tokens",
+        "generation_tokens",
+        "missed_tokens",
+        "num_live",
+        "num_requests",
+        "over_quota",
+        "prompt_tokens",
+    )
 
     def __init__(self) -> None:
         self.num_requests = 0
@@ -21,6 +29,8 @@ class Tally:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.generation_tokens = 0
+        self.missed_tokens: dict[str, int] = {}
+        """Reason -> prompt tokens that were not found in the prefix cache."""
         self.over_quota: dict[str, int] = {}
         """Quota -> requests that it did not allow."""
 

@@ -63,7 +63,7 @@ class Tenancy:
         try:
             yield
         finally:
-            spending.end()
+            spending.end(0)
 
 
 class Spending:
@@ -74,14 +74,14 @@ class Spending:
         self._exchange = exchange
         self._meters = meters
         self._charged = 0
-        self.used = 0
-        """Tokens of prompts and answers, as the client was told."""
+        self._inside = False
 
     def enter(self) -> None:
         shortage = self._account.enter(now())
         self._tell("requests")
         if shortage is not None:
             raise self._refusal(shortage)
+        self._inside = True
 
     def charge(self, tokens: int, param: str) -> None:
         """Takes as many tokens as the request may need, `param` of them the most.
@@ -95,9 +95,12 @@ class Spending:
         if shortage is not None:
             raise self._too_large(shortage, param) if shortage.wait_s is None else self._refusal(shortage)
 
-    def end(self) -> None:
-        self._account.settle(self._charged, self.used, now())
-        self._account.leave()
+    def end(self, used: int) -> None:
+        """The request is over, and used so many tokens. Only the first call counts."""
+        if self._inside:
+            self._inside = False
+            self._account.settle(self._charged, used, now())
+            self._account.leave()
 
     def _tell(self, kind: str) -> None:
         standing = self._account.standings(now()).get(kind)

@@ -19,6 +19,7 @@ from octavo.server.openai.errors import engine_dead, failed
 from octavo.server.openai.params import Asked, Scores, checked_priority, namespace, sampling_params
 from octavo.server.openai.schema import Sampling
 from octavo.server.service import Service
+from octavo.server.tenancy import Spending
 
 Sink = Callable[[Sequence[Delta]], Awaitable[None]]
 """Is given what one step adds: at most one delta for each choice."""
@@ -41,6 +42,8 @@ class Job:
     answers: Sequence[Answer]
     prompt_only: bool
     """What the engine generates is left out."""
+    spending: Spending | None = None
+    """What it takes from its tenant's quotas."""
 
     @property
     def n(self) -> int:
@@ -82,7 +85,17 @@ class Job:
         return looked_at + sum(answer.tokens_spent for answer in self.answers)
 
     async def run(self, sink: Sink) -> None:
-        """Feeds `sink` until each choice has ended. Raises ApiError, and then nothing is left running."""
+        """Feeds `sink` until each choice has ended. Raises ApiError, and then nothing is left running.
+
+        The quotas are settled on return: before a client can know the end of its answer, and send the next request.
+        """
+        try:
+            await self._follow_all(sink)
+        finally:
+            if self.spending is not None:
+                self.spending.end(self.spent)
+
+    async def _follow_all(self, sink: Sink) -> None:
         if len(self.requests) == 1:
             return await self._follow(0, sink)
         try:
@@ -163,7 +176,7 @@ def make_job(
         exchange.spending.charge(_most_spent(requests, asked), "max_tokens" if asked.explicit else param)
     ids = bool(body.return_token_ids)
     answers = [Answer(service.tokenizer, request.params, return_ids=ids) for request in requests]
-    return Job(service, requests, answers, asked.prompt_only)
+    return Job(service, requests, answers, asked.prompt_only, exchange.spending)
 
 
 def _most_spent(requests: Sequence[Request], asked: Asked) -> int:

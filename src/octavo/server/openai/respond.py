@@ -79,8 +79,6 @@ async def respond(exchange: Exchange, body: Sampling, job: Job, shape: Shape) ->
         finally:
             usage = job.usage()
             exchange.tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
-            if exchange.spending is not None:
-                exchange.spending.used = job.spent
 
 
 async def _fail(exchange: Exchange, error: ApiError) -> None:
