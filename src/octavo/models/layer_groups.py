@@ -43,7 +43,8 @@ class LayerGroups:
             return ()
         kinds = [f"{self.windows.count(w)} with {_kind(w)}" for w in dict.fromkeys(self.windows)]
         spare = f", {self.num_spare} of them to spare" if self.num_spare else ""
-        return (f"KV groups: {', '.join(kinds)}; of {self.slots} layers each{spare}",)
+        layers = "1 layer" if self.slots == 1 else f"{self.slots} layers"
+        return (f"KV groups: {', '.join(kinds)}; of {layers} each{spare}",)
 
 
 def _kind(window: int | None) -> str:
