@@ -20,10 +20,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds children 
 
 def engine_of(server: Served) -> int:
     """The process whose command line says engine, among the server's children."""
-    pid = server.process.pid
-    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    (engine,) = [child for child in children if b"engine" in Path(f"/proc/{child}/cmdline").read_bytes()]
-    return engine
+    return child_of(server, b"engine")
+
+
+def child_of(server: Served, word: bytes) -> int:
+    """Threads have children too."""
+    tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
+    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    (found,) = [child for child in children if word in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return found
 
 
 def stream(server: Served, max_tokens: int) -> openai.Stream:
@@ -63,13 +68,19 @@ def test_a_killed_engine_is_replaced_where_that_is_asked_for(default_model: Path
         assert server.words().count("another one is started") == 1
 
 
-def test_a_killed_server_leaves_no_engine(default_model: Path) -> None:
+CHOICE = {"structured_outputs": {"choice": ["yes", "no"]}}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_ended_leaves_no_engine_and_no_trial(default_model: Path, number: int) -> None:
     with serving(str(default_model), *SMALL) as server:
         next(iter(stream(server, 400)))
-        engine = os.pidfd_open(engine_of(server))
-        server.process.kill()
-        assert select.select([engine], [], [], EXIT_S)[0]
-        os.close(engine)
+        server.client().completions.create(model=MODEL, prompt="Well?", extra_body=CHOICE)
+        left = [os.pidfd_open(pid) for pid in (engine_of(server), child_of(server, b"trial"))]
+        server.process.send_signal(number)
+        for process in left:
+            assert select.select([process], [], [], EXIT_S)[0]
+            os.close(process)
 
 
 def test_a_failing_step_is_a_500_and_the_server_lives_on(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

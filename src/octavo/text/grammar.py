@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo.core.structured import Structure, StructuredOutput
 
-_WHITE_SPACE = r"[ ]|\n[ \t]{0,16}"
+_WHITE_SPACE = r" |\n( {0,16}|\t{0,8})"
 """Between the tokens of JSON: nothing, one space, or a new line with its indentation. Never without an end."""
 _JSON_RULES = {
     "whitespace_flexible": True,

@@ -5,6 +5,7 @@ Threads cannot be ended, and a compiler that recurses too deep ends its process:
 
 import contextlib
 import json
+import os
 import resource
 import select
 import subprocess
@@ -21,8 +22,8 @@ from octavo.text.grammar import GrammarError
 if TYPE_CHECKING:
     from octavo.text.guide import Compiler, LLGuide
 
-CPU_S = 3
-"""What one compilation may take, in whole seconds of computing: usual ones take milliseconds."""
+CPU_S = 1
+"""What one compilation may take, in whole seconds of computing (or up to one more): usual ones take milliseconds."""
 WAIT_S = 30.0
 """How long to wait for that on a machine that is busy with other things."""
 MEMORY_BYTES = 1 << 30
@@ -30,6 +31,8 @@ STACK_BYTES = 8 << 20
 """Whoever compiles what has passed here needs no more than this."""
 _MAX_KEPT = 1024
 _FIRST_STEPS = 8
+_NICE = 10
+"""Whoever computes answers goes first."""
 _TOO_MUCH = f"it takes more than {CPU_S} s or {MEMORY_BYTES >> 20} MiB to compile: make it smaller or less deep"
 
 
@@ -50,7 +53,8 @@ class Trial:
         """Raises GrammarError where it cannot be compiled, or takes too much. Waits for others only where it is new."""
         if not self.knows(output):
             with self._turn:
-                self._remember(output, self._try(output))
+                if not self.knows(output):
+                    self._remember(output, self._try(output))
         with self._memory:
             verdict = self._verdicts.get(output)
         if verdict is not None:
@@ -78,19 +82,22 @@ class Trial:
                 self._verdicts.popitem(last=False)
 
     def _try(self, output: StructuredOutput) -> str | None:
-        process = self._process or self._start()
-        stdin, stdout = _pipes(process)
+        """What is wrong with it, for good; raises GrammarError where that remains unknown."""
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()
+        stdin, stdout = _pipes(self._process or self._start())
         try:
             stdin.write(json.dumps([output.kind, output.text]).encode() + b"\n")
             stdin.flush()
-            ready, _, _ = select.select([stdout], [], [], WAIT_S)
-            answer = stdout.readline() if ready else b""
+            if not select.select([stdout], [], [], WAIT_S)[0]:
+                self._stop()
+                raise GrammarError(f"it was not compiled within {WAIT_S:.0f} s, on a machine that may be busy")
+            answer = stdout.readline()
         except BrokenPipeError:
             answer = b""
-        if answer:
-            return json.loads(answer)
-        self._stop()
-        return _TOO_MUCH
+        if not answer:
+            self._stop()
+        return json.loads(answer) if answer else _TOO_MUCH
 
     def _start(self) -> "subprocess.Popen[bytes]":
         self._process = subprocess.Popen(
@@ -134,6 +141,7 @@ def main() -> None:
     from octavo.text.guide import Compiler
 
     compiler = Compiler(ByteVocabulary(), 256)
+    os.nice(_NICE)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
     threading.stack_size(STACK_BYTES)
