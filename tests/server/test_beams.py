@@ -193,6 +193,15 @@ def test_what_asks_for_nothing_else_is_taken(site: Site, fields: dict[str, Any])
     assert ids(answer(site, **{**BEAMS, **fields})) == ids(answer(site, **BEAMS))
 
 
+@pytest.mark.parametrize("beams", [False, True])
+def test_who_names_no_limit_exceeds_none(site: Site, beams: bool) -> None:
+    """12 contexts of 256 tokens in a pool of 2,048: they would end where the pool does."""
+    fields = {"n": 12, "use_beam_search": beams, "stop_token_ids": list(range(100)), "early_stopping": beams}
+    assert site.chat("the", **fields).status_code == 200
+    refused = site.chat("the", **fields, max_tokens=200)
+    assert refused.status_code == 400 and refused.json()["error"]["code"] == "pool_too_small"
+
+
 # -- best_of ---------------------------------------------------------------------------------------------------------
 
 

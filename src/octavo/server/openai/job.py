@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.config.tenants import Tenant
@@ -168,6 +168,10 @@ def make_job(
     limits = [asked.limit(len(prompt.ids), context, param, strict=strict, flag=flag) for prompt in prompts]
     eos = service.tokenizer.eos_token_ids
     params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores, structure) for limit in set(limits)}
+    if (
+        asked.max_tokens is None and context == capacity.max_model_len
+    ):  # as far as context and pool go: the engine knows
+        params = {limit: replace(each, max_tokens=None) for limit, each in params.items()}
     seed = service.seed(body.seed)
     _tell(exchange, seed, asked, min(limits))
     pairs = [(prompt, params[limit]) for prompt, limit in zip(prompts, limits, strict=True)]
