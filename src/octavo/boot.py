@@ -280,6 +280,7 @@ def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
         prefix_match_unit=config.cache.prefix_match_unit,
         max_num_partial_prefills=scheduler.max_num_partial_prefills,
         long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
+        block_manager=scheduler.block_manager,
         scheduling_policy=scheduler.scheduling_policy,
         eviction_policy=config.cache.eviction_policy,
         max_num_queued_reqs=config.queue.max_num_queued_reqs,

@@ -20,8 +20,10 @@ from tests.core.words import word_guide
 
 
 def limits(**changes: object) -> Limits:
-    """Small limits: 12 blocks of 4 tokens, 8 token ids, everything else roomy."""
-    small = Limits(num_blocks=12, block_size=4, vocab_size=8, max_model_len=64, max_num_batched_tokens=64)
+    """Small limits: 12 blocks of 4 tokens, 8 token ids, everything else roomy. Greedy, so that blocks run short."""
+    small = Limits(
+        num_blocks=12, block_size=4, vocab_size=8, max_model_len=64, max_num_batched_tokens=64, block_manager="v1"
+    )
     return replace(small, **changes)  # type: ignore[arg-type]
 
 

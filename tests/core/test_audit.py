@@ -38,6 +38,10 @@ def take_a_block(scheduler: Scheduler) -> None:
     scheduler.cache.pool.take()
 
 
+def promise_too_much(scheduler: Scheduler) -> None:
+    scheduler.cache.pool.num_promised += 1
+
+
 def hold_twice(scheduler: Scheduler) -> None:
     scheduler.cache.pool.refs[scheduler.roster.running[0].lease.table[0]] += 1
 
@@ -168,6 +172,7 @@ def tier_of(scheduler: Scheduler) -> Tier:
 
 
 BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
+    ("reservations_add_up", promise_too_much),
     ("blocks_add_up", lease_a_blank_block),
     ("counts_are_holders", take_a_block),
     ("counts_are_holders", hold_twice),

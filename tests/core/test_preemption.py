@@ -1,5 +1,7 @@
 """Short of blocks: who loses its lease, what that costs, and that it changes no token."""
 
+from dataclasses import replace
+
 import pytest
 
 from octavo.core.events import Admitted, Preempted
@@ -187,7 +189,7 @@ def test_nobody_is_displaced_in_vain() -> None:
 
 def test_what_the_plan_had_granted_to_a_victim_goes_to_others() -> None:
     tight = limits(num_blocks=5, max_num_batched_tokens=8, scheduling_policy="priority", enable_prefix_caching=False)
-    replica = Replica(tight, watermark=0.0)
+    replica = Replica(replace(tight, block_manager="v2"), watermark=0.0)
     replica.submit(request("low", [1] * 4, max_tokens=4, priority=5))
     replica.step()
     replica.submit(request("high", [2] * 16, max_tokens=1, priority=0))

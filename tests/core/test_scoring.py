@@ -48,7 +48,11 @@ def test_a_preemption_scores_nothing_twice_and_nothing_never(
     A neighbour that decodes at first makes the chunks before and after the preemption differ.
     """
     tight = limits(
-        num_blocks=5, max_num_batched_tokens=budget, enable_prefix_caching=caching, scheduling_policy="priority"
+        num_blocks=5,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=caching,
+        block_manager="v2",
+        scheduling_policy="priority",
     )
     replica = Replica(tight, watermark=0.0)
     scores = request("scores", PROMPT, prompt_logprobs=1, max_tokens=5, priority=5)

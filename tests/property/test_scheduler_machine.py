@@ -38,6 +38,9 @@ def draw_limits(draw: st.DrawFn) -> Limits:
         prefix_match_unit=draw(st.integers(1, 4)),
         max_num_partial_prefills=draw(st.integers(1, 2)),
         long_prefill_token_threshold=draw(st.integers(0, 3)),
+        block_manager=draw(st.sampled_from(["v1", "v2"])),
+        max_num_queued_reqs=draw(st.sampled_from([0, 0, 3])),
+        max_num_queued_tokens=draw(st.sampled_from([0, 0, 20])),
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
         eviction_policy=draw(st.sampled_from(sorted(EVICTIONS))),
         eos_token_ids=draw(st.sampled_from([(), (), (1,)])),
@@ -312,9 +315,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _compare(self, name: str, request: Request) -> None:
         room = replace(self.limits, num_blocks=self.limits.num_blocks - self.pinned[name])
         got, due = self.replica.outcomes[name], alone(request, room, **self.options)
-        assert (got.refused is None) == (due.refused is None)
         if got.refused is not None:
+            for_now = got.refused.retry_after_s is not None
+            assert self.limits.max_num_queued_reqs or self.limits.max_num_queued_tokens if for_now else due.refused
             return
+        assert due.refused is None
         assert sorted(got.finished) == list(range(request.params.num_choices))
         for choice, finished in got.finished.items():
             tokens, last = got.tokens[choice], due.finished[choice]

@@ -30,6 +30,7 @@ class Storm:
             max_num_seqs=pick([2, 4]),
             max_num_batched_tokens=pick([2, 3, 256]),
             enable_prefix_caching=caching,
+            block_manager="v1",  # greedy, so that blocks run short
             scheduling_policy=pick(["fcfs", "priority"]),
         )
         below = tier(

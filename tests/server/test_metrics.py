@@ -125,6 +125,16 @@ def test_blocks_add_up_and_usage_is_their_share() -> None:
     assert found["octavo:requests_refused_total", "pool_too_small"] == 1
 
 
+def test_reserved_blocks_are_told_and_blocks_still_add_up() -> None:
+    for blank, reserved, kept_blank in ((10, 4, 4), (3, 7, 3)):
+        meters = Meters()
+        meters.on_event(Stepped(0.0, 1, 2, 3, 4, blank, 20, 30, {}, blocks_reserved=reserved))
+        found = exposition(meters)
+        assert found["octavo:blocks_reserved", "m"] == reserved
+        assert (found["octavo:blocks", "reserved"], found["octavo:blocks", "blank"]) == (kept_blank, blank - kept_blank)
+        assert sum(value for (name, _), value in found.items() if name == "octavo:blocks") == blank + 50
+
+
 def test_a_server_counts_what_its_clients_were_told(site: Site) -> None:
     names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:prefix_cache_hits_total")
     before = [site.metric(name) for name in names]

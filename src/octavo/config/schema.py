@@ -188,6 +188,11 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = option(
         0, help="a prompt chunk is never longer than this in one step; 0: no such limit", unit="tokens", at_least=0
     )
+    block_manager: str = option(
+        "v2",
+        help="room that a newcomer must find: v1, for its first chunk; v2, for its prompt and its expected answer",
+        choices=("v1", "v2"),
+    )
     scheduling_policy: str = option("fcfs", help="who goes first", choices=("fcfs", "priority"))
 
     def __post_init__(self) -> None:

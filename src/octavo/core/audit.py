@@ -37,6 +37,18 @@ def blocks_add_up(scheduler: Scheduler) -> Iterator[str]:
         yield f"{total} blocks are counted in a pool of {pool.num_blocks}"
 
 
+def reservations_add_up(scheduler: Scheduler) -> Iterator[str]:
+    """What is promised is what running choices have reserved; only free blocks are reserved."""
+    pool = scheduler.cache.pool
+    reserved = sum(choice.lease.num_reserved for choice in scheduler.roster.running)
+    if reserved != pool.num_promised:
+        yield f"{pool.num_promised} blocks are promised, and running choices have reserved {reserved}"
+    if any(choice.lease.num_reserved < 0 for choice in scheduler.roster.running):
+        yield "a choice has reserved fewer than no blocks"
+    if not 0 <= pool.num_reserved <= pool.num_free:
+        yield f"{pool.num_reserved} blocks are reserved of {pool.num_free} free ones"
+
+
 def counts_are_holders(scheduler: Scheduler) -> Iterator[str]:
     """A block's reference count is the number of choices and pins that hold it; each holds a block once."""
     holders: Counter[BlockId] = Counter()
@@ -292,6 +304,7 @@ def tier_adds_up(scheduler: Scheduler) -> Iterator[str]:
 
 LAWS: tuple[Law, ...] = (
     blocks_add_up,
+    reservations_add_up,
     counts_are_holders,
     index_and_blocks_are_inverse,
     entries_are_full,

@@ -1,6 +1,7 @@
 """Backlog: how much may wait, and after what time there will be room for one more."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from octavo.core.types import Limits
 
@@ -89,4 +90,4 @@ def retry_after_s(num_tokens: float, rate: float | None) -> int:
     """Whole seconds in which `num_tokens` drain: 1 at least, and where nothing was measured yet."""
     if not rate:
         return 1
-    return max(1, -int(-min(LONGEST_RETRY_S, num_tokens / rate) // 1))
+    return max(1, ceil(min(num_tokens / rate, LONGEST_RETRY_S)))

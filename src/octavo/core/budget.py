@@ -60,8 +60,8 @@ class Terms:
 
     max_len: int
     """Prompt plus generated tokens of one choice, after clamping to the context and, if it named no limit, the pool."""
-    demand: int = 0
-    """Tokens that it counts for in the queue: its prompt, and what its choices are expected to add."""
+    expected: int = 0
+    """Tokens that one choice is expected to generate."""
 
 
 def worst_case_blocks(prompt_len: int, num_generated: int, n: int, groups: KvGroups) -> int:

@@ -151,12 +151,12 @@ class KvCache:
         """Does a step in the making compute the very block that comes after the whole ones?"""
         return self.reads(choice) and self.claims.is_in_work(choice, len(hit.whole))
 
-    def num_blocks_needed(self, choice: Choice, hit: Hit) -> int:
-        """Free blocks that it takes at most at once, until all its known tokens are computed.
+    def num_blocks_needed(self, choice: Choice, hit: Hit, num_tokens: int) -> int:
+        """Free blocks that it takes at most at once, until `num_tokens` tokens are computed.
 
         New ones, cached ones that it revives, and copied tails; of a group with a window never more than it can hold.
         """
-        groups, refs, num_tokens, blocks = self.groups, self.pool.refs, len(choice.tokens), hit.blocks
+        groups, refs, blocks = self.groups, self.pool.refs, hit.blocks
         num_new = groups.blocks_for(num_tokens) - len(blocks)
         num_blocks = self.copies(hit) * groups.num_groups
         for group, window in enumerate(groups.windows):

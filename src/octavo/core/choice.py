@@ -1,5 +1,6 @@
 """Choice: one continuation of a request, while it is in the engine. Its state moves along the table in request.py."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.core.hashing import KeyChain
@@ -12,6 +13,18 @@ from octavo.core.types import TokenId
 
 if TYPE_CHECKING:
     from octavo.core.beam_group import BeamGroup
+
+
+@dataclass(slots=True)
+class Wait:
+    """What a choice went through in the queue."""
+
+    passed: int = 0
+    """Choices behind it that were admitted before it, since it got blocked."""
+    preempted_in: int = -1
+    """The step that took its lease away; it is not admitted in the same step."""
+    num_preempted: int = 0
+    """How often its lease was taken away."""
 
 
 class Choice:
@@ -41,6 +54,7 @@ class Choice:
         "copies",
         "demand",
         "draws_for",
+        "expected_len",
         "granted",
         "guide",
         "index",
@@ -49,8 +63,6 @@ class Choice:
         "next_full",
         "order",
         "params",
-        "passed",
-        "preempted_in",
         "prompt_len",
         "rank",
         "request",
@@ -59,6 +71,7 @@ class Choice:
         "state",
         "stop_ids",
         "tokens",
+        "wait",
         "width",
     )
 
@@ -71,7 +84,7 @@ class Choice:
         rank: int,
         serial: int,
         max_len: int,
-        demand: int,
+        expected: int,
         stop_ids: frozenset[TokenId],
         lease: Lease,
         chain: KeyChain,
@@ -92,7 +105,9 @@ class Choice:
         self.prompt_len = len(request.prompt)
         self.max_len = max_len
         """It ends when it has this many tokens."""
-        self.demand = demand
+        self.expected_len = self.prompt_len + expected
+        """About so many tokens it will have at its end."""
+        self.demand = self.prompt_len + params.width * expected
         """Tokens that its request counts for in the queue: the prompt, and what its choices are expected to add."""
         self.stop_ids = stop_ids
         self.guide: Guide | None = None  # keeps it to its form, where it has one; there before its first work
@@ -113,10 +128,7 @@ class Choice:
         """Choices that it stands for: itself, and those that follow it."""
         self.scored = 0
         """Prompt positions whose logits were asked for the token that follows."""
-        self.passed = 0
-        """Choices behind it in the queue that were admitted before it, since it got blocked."""
-        self.preempted_in = -1
-        """The step that took its lease away; it is not admitted in the same step."""
+        self.wait = Wait()
         self._seed = request.seed
         self._scores = params.prompt_logprobs is not None
         self._plain = not params.penalised and params.structured_outputs is None

@@ -146,6 +146,8 @@ class Stepped:
     num_held: int = 0
     """Those of `num_waiting` that lack something from outside: their structured output is being compiled."""
     blocks_pinned: int = 0
+    blocks_reserved: int = 0
+    """Of the blank and cached ones: those that are kept for running choices."""
 
 
 @dataclass(frozen=True, slots=True)

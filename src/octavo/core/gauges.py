@@ -18,6 +18,7 @@ def load_of(cache: KvCache, roster: Roster) -> Load:
         blocks_cached=pool.num_cached,
         blocks_leased=cache.num_leased,
         blocks_pinned=cache.pins.num_blocks,
+        blocks_reserved=pool.num_reserved,
         prefix_queries=cache.queries,
         prefix_hits=cache.hits,
     )
@@ -30,4 +31,5 @@ def stepped(
     pool, num_held = cache.pool, len(roster.held)
     blocks = (pool.num_blank, pool.num_cached, cache.num_leased)
     counts = (len(roster.running), len(roster.waiting) + num_held)
-    return Stepped(now, step, *counts, num_tokens, *blocks, timings_s, num_held, cache.pins.num_blocks)
+    others = (num_held, cache.pins.num_blocks, pool.num_reserved)
+    return Stepped(now, step, *counts, num_tokens, *blocks, timings_s, *others)

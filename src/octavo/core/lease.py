@@ -37,6 +37,7 @@ class Lease:
         "_size",
         "_tables",
         "_tip",
+        "num_reserved",
         "num_slots",
         "table",
     )
@@ -57,6 +58,8 @@ class Lease:
         self._released = False
         self.num_slots = 0
         """Slots in use: written, or written by the step that is being planned."""
+        self.num_reserved = 0
+        """Blocks that it has reserved and not taken yet."""
         self.table: tuple[BlockId, ...] = ()
         """The tables of all groups, one after the other, as in `Work.block_ids`; the same object until one changes."""
 
@@ -122,6 +125,12 @@ class Lease:
         last = [table[-1] for table, first in zip(self._tables, self._first, strict=True) if first < self._len]
         return any([self._pool.refs[block] == 1 for block in last])
 
+    def reserve(self, num_blocks: int) -> None:
+        """From now on so many blocks are kept for it. Each that it takes is one less to keep."""
+        self._check_open()
+        self._pool.num_promised += num_blocks - self.num_reserved
+        self.num_reserved = num_blocks
+
     def fork(self) -> "Lease":
         """Another lease on the same blocks, for a sequence with the same past. Copies nothing and takes no block.
 
@@ -173,6 +182,8 @@ class Lease:
             for block in blocks:
                 if block != NO_BLOCK:
                     give(block, entry_of(block))
+        self._pool.num_promised -= self.num_reserved
+        self.num_reserved = 0
         for table in self._tables:
             table.clear()
         self._first = [0] * len(self._tables)
@@ -219,6 +230,9 @@ class Lease:
 
     def _take(self) -> BlockId:
         block = self._pool.take()
+        if self.num_reserved:
+            self.num_reserved -= 1
+            self._pool.num_promised -= 1
         self._index.forget(block)
         return block
 

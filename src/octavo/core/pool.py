@@ -20,12 +20,14 @@ class BlockPool:
     Only `Lease` calls `take`, `hit`, `hold` and `give`. Their cost is O(1), but for what the policy does.
     """
 
-    __slots__ = ("_blank", "_cached", "_new_eviction", "num_blocks", "refs")
+    __slots__ = ("_blank", "_cached", "_new_eviction", "num_blocks", "num_promised", "refs")
 
     def __init__(self, num_blocks: int, eviction: NewEviction = Lru) -> None:
         self.num_blocks = num_blocks
         self.refs = [0] * num_blocks
         """How many leases hold each block."""
+        self.num_promised = 0
+        """How many blocks leases have reserved and not taken yet. It may be more than are free: `take` does not ask."""
         self._blank = list(range(num_blocks - 1, -1, -1))
         self._new_eviction = eviction
         self._cached: Eviction = eviction(num_blocks)
@@ -42,6 +44,11 @@ class BlockPool:
     def num_free(self) -> int:
         """Blocks that `take` can give: blank and cached."""
         return len(self._blank) + len(self._cached)
+
+    @property
+    def num_reserved(self) -> int:
+        """Free blocks that are spoken for."""
+        return min(self.num_promised, self.num_free)
 
     @property
     def num_leased(self) -> int:

@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 from octavo.core.backlog import Backlog, DrainRate, Overfull, overfull
-from octavo.core.budget import Never, Terms, judge
+from octavo.core.beam_group import BeamGroup
+from octavo.core.beams import sampler_params
+from octavo.core.budget import Never, Terms, judge, stop_ids_of
 from octavo.core.cache import KvCache
 from octavo.core.choice import Choice
-from octavo.core.events import Refused
+from octavo.core.events import Queued, Refused
 from octavo.core.lengths import AnswerLengths
+from octavo.core.policies import Rank
 from octavo.core.request import Request
 from octavo.core.roster import Roster
 from octavo.core.types import Limits
@@ -16,10 +19,12 @@ from octavo.core.types import Limits
 class Reception:
     """Knows how long answers are and how fast a queue drains, from what came before."""
 
-    __slots__ = ("_limits", "_planned_s", "drained", "lengths")
+    __slots__ = ("_limits", "_planned_s", "_rank", "_serial", "drained", "lengths")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, rank: Rank) -> None:
         self._limits = limits
+        self._rank = rank
+        self._serial = 0
         self._planned_s = 0.0
         self.lengths = AnswerLengths()
         self.drained = DrainRate()
@@ -39,7 +44,38 @@ class Reception:
             free_seqs=self._limits.max_num_seqs - roster.num_seqs,
             free_tokens=cache.pool.num_free * self._limits.block_size,
         )
-        return overfull(self._limits, backlog, demand, self.drained.tokens_per_s) or replace(terms, demand=demand)
+        return overfull(self._limits, backlog, demand, self.drained.tokens_per_s) or replace(terms, expected=expected)
+
+    def choices_of(self, request: Request, terms: Terms, cache: KvCache) -> tuple[Choice, ...]:
+        """The choices of a request that is taken in: the first waits, the others follow it."""
+        stop_ids = stop_ids_of(request.params, self._limits)
+        params = sampler_params(request.params, len(stop_ids))
+        most = terms.max_len - len(request.prompt)
+        beams = BeamGroup(request, most, stop_ids) if params.use_beam_search else None
+        self._serial += 1
+        choices = tuple(
+            Choice(
+                request,
+                index,
+                params,
+                rank=self._rank(request),
+                serial=self._serial,
+                max_len=terms.max_len,
+                expected=terms.expected,
+                stop_ids=stop_ids,
+                lease=cache.new_lease(),
+                chain=cache.new_chain(request.namespace),
+                beams=beams,
+            )
+            for index in range(params.width)
+        )
+        if beams is not None:
+            beams.seats = choices
+        return choices
+
+    def expected_len(self, choice: Choice) -> int:
+        """About how many tokens it will have at its end, as far as is known now."""
+        return choice.prompt_len + self.lengths.expect(choice.max_len - choice.prompt_len)
 
     def began(self, now: float) -> None:
         """A step is being planned."""
@@ -59,3 +95,7 @@ def refusal(request: Request, why: Never | Overfull, now: float) -> Refused:
     """The event that says it."""
     after_s = why.retry_after_s if isinstance(why, Overfull) else None
     return Refused(request.request_id, now, why.code, why.message, after_s)
+
+
+def queued(request: Request, now: float) -> Queued:
+    return Queued(request.request_id, now, len(request.prompt), request.params.num_choices, request.tenant)

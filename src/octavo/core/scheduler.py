@@ -13,9 +13,9 @@ the order always advances, and since nobody is accepted who could not finish alo
 
 from collections.abc import Iterable
 
+from octavo.core.allocation import ALLOCATIONS, Reservations
 from octavo.core.beam_group import BeamGroup
-from octavo.core.beams import sampler_params
-from octavo.core.budget import Later, Need, StepBudget, Terms, stop_ids_of
+from octavo.core.budget import Later, Need, StepBudget, Terms
 from octavo.core.cache import Hit, KvCache
 from octavo.core.choice import Choice
 from octavo.core.events import (
@@ -25,7 +25,6 @@ from octavo.core.events import (
     Generated,
     Preempted,
     PromptScored,
-    Queued,
 )
 from octavo.core.eviction import EVICTIONS
 from octavo.core.gauges import load_of, stepped
@@ -33,7 +32,7 @@ from octavo.core.hashing import HASHES
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named
 from octavo.core.ports import Guide
-from octavo.core.reception import Reception, refusal
+from octavo.core.reception import Reception, queued, refusal
 from octavo.core.request import ChoiceState, Request
 from octavo.core.roster import Roster
 from octavo.core.tiers import Report, Tier
@@ -75,12 +74,11 @@ class Scheduler:
         self.cache = KvCache(limits, digest, eviction, fingerprint, tier)
         self.roster = Roster()
         self.in_flight: StepPlan | None = None
-        self._rank = named("scheduling_policy", RANKS, limits.scheduling_policy)
         self._victim = named("victim", VICTIMS, victim)
         self._chunk = named("chunk", CHUNKS, chunk)
+        self._reservations = Reservations(named("block_manager", ALLOCATIONS, limits.block_manager), self.cache)
         self._watermark = int(limits.num_blocks * watermark)
-        self._reception = Reception(limits)
-        self._serial = 0
+        self._reception = Reception(limits, named("scheduling_policy", RANKS, limits.scheduling_policy))
         self._step = 0
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
@@ -108,37 +106,11 @@ class Scheduler:
         """
         terms = self._reception.receive(request, self.roster, self.cache)
         if isinstance(terms, Terms):
-            self.roster.enter(self._choices_of(request, terms))
-            self._events.append(_queued(request, now))
+            self.roster.enter(self._reception.choices_of(request, terms, self.cache))
+            self._events.append(queued(request, now))
         else:
             self._events.append(refusal(request, terms, now))
         return self._drain(now)
-
-    def _choices_of(self, request: Request, terms: Terms) -> tuple[Choice, ...]:
-        stop_ids = stop_ids_of(request.params, self.limits)
-        params = sampler_params(request.params, len(stop_ids))
-        most = terms.max_len - len(request.prompt)
-        beams = BeamGroup(request, most, stop_ids) if params.use_beam_search else None
-        self._serial += 1
-        choices = tuple(
-            Choice(
-                request,
-                index,
-                params,
-                rank=self._rank(request),
-                serial=self._serial,
-                max_len=terms.max_len,
-                demand=terms.demand,
-                stop_ids=stop_ids,
-                lease=self.cache.new_lease(),
-                chain=self.cache.new_chain(request.namespace),
-                beams=beams,
-            )
-            for index in range(params.width)
-        )
-        if beams is not None:
-            beams.seats = choices
-        return choices
 
     def guide(self, request_id: RequestId, guide: Guide, now: float) -> tuple[Event, ...]:
         """What a held request lacked: now it waits in its place. One that is not held is ignored."""
@@ -237,13 +209,15 @@ class Scheduler:
                     budget.tokens -= num_tokens
 
     def _fund_newcomers(self, budget: StepBudget) -> None:
-        """What newcomers may take: running prompts keep their turn, and the blocks that they will still need."""
+        """What newcomers may take: half-computed prompts keep their turn, and all who run what is reserved for them."""
         running = self.roster.running
         short = [c for c in running if c.granted < len(c.tokens) - c.computed]
-        promised = sum([c.lease.num_to_come(c.num_left - c.granted) for c in short])
         budget.seqs = self.limits.max_num_seqs - self.roster.num_seqs
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
-        budget.blocks = self.cache.pool.num_free - promised
+        budget.blocks = self._num_blocks_for_newcomers()
+
+    def _num_blocks_for_newcomers(self) -> int:
+        return self.cache.pool.num_free - self.cache.pool.num_promised
 
     def _admit_waiting(self, budget: StepBudget, now: float) -> None:
         """Starts waiting choices in order, and past blocked ones within bounds: so that nothing stalls, or starves."""
@@ -257,12 +231,12 @@ class Scheduler:
             lacks = self._try_start(choice, budget, now)
             if lacks is None:
                 for other in blocked:
-                    other.passed += 1
+                    other.wait.passed += 1
                 continue
             position += 1
             if lacks.resource in ("blocks", "seqs"):
                 blocked.append(choice)
-                if choice.passed >= MAX_PASSED:
+                if choice.wait.passed >= MAX_PASSED:
                     break
 
     def _top_up(self, choices: Iterable[Choice], budget: StepBudget) -> None:
@@ -304,7 +278,7 @@ class Scheduler:
 
     def _try_start(self, choice: Choice, budget: StepBudget, now: float) -> Later | None:
         """Gives a waiting choice a lease and its first chunk, or says what it lacks."""
-        if choice.preempted_in == self._step + 1:
+        if choice.wait.preempted_in == self._step + 1:
             return Later("turn", 1, 0)
         hit = self.cache.look_up(choice)
         if self.cache.is_in_work(choice, hit):
@@ -326,21 +300,25 @@ class Scheduler:
 
     def _enter(self, choice: Choice, hit: Hit, budget: StepBudget, now: float) -> Later | None:
         choice.computed = hit.num_tokens
-        num_blocks = self.cache.num_blocks_needed(choice, hit)
-        need = Need(choice.num_left, self._chunk_of(choice, budget), num_blocks, choice.width)
-        admission = budget.try_admit(need, keep_free=self._watermark if self.roster.running else 0)
+        choice.expected_len = self._reception.expected_len(choice)
+        alone, chunk = not self.roster.running, self._chunk_of(choice, budget)
+        num_blocks = self._reservations.num_blocks_asked(choice, hit, chunk, alone=alone)
+        need = Need(choice.num_left, chunk, num_blocks, choice.width)
+        admission = budget.try_admit(need, keep_free=0 if alone else self._watermark)
         if isinstance(admission, Later):
             choice.computed = 0
             return admission
         self._start(choice, hit, admission.num_tokens, now)
+        budget.blocks = self._num_blocks_for_newcomers()
         return None
 
     def _start(self, choice: Choice, hit: Hit, num_tokens: int, now: float) -> None:
         resumed = choice.state is ChoiceState.PREEMPTED
         miss = None if resumed else self.cache.why_missed(choice, hit, now)
         self.roster.admit(choice)
-        choice.passed = 0
+        choice.wait.passed = 0
         self.cache.take(choice, hit)
+        self._reservations.keep(choice)
         copies = choice.lease.append_slots(num_tokens)
         if copies is None:
             raise RuntimeError(f"{choice.request_id} was admitted without the blocks for its first chunk")
@@ -368,16 +346,22 @@ class Scheduler:
         return copies
 
     def _displace(self, choice: Choice, lacks: Later, budget: StepBudget, now: float) -> bool:
-        """Preempts one running choice of a higher rank, if all of those together have what a waiting one lacks."""
+        """Reclaims what is kept for running choices of a higher rank, or else preempts one of them.
+
+        Only if all of those together have what a waiting one lacks. True where it is worth asking again.
+        """
         lower = self.roster.below(choice.rank)
         if lacks.resource == "seqs":
             supply = sum([c.width for c in lower])
         elif lacks.resource == "blocks":
-            supply = sum([c.lease.num_blocks for c in lower])
+            supply = sum([c.lease.num_blocks + c.lease.num_reserved for c in lower])
         else:
             return False
         if not lower or lacks.have + supply < lacks.need:
             return False
+        if lacks.resource == "blocks" and self._reservations.reclaim(lower):
+            self._fund_newcomers(budget)
+            return True
         victim = self._victim([c for c in lower if c.rank == lower[-1].rank])
         reason = f"request {choice.request_id} of a lower rank needs {lacks.need} {lacks.resource}, has {lacks.have}"
         self._preempt(victim, reason, budget, now)
@@ -397,7 +381,8 @@ class Scheduler:
         budget.num_preempted += 1
         victim.granted = victim.computed = 0
         victim.copies = ()
-        victim.preempted_in = self._step + 1
+        victim.wait.preempted_in = self._step + 1
+        victim.wait.num_preempted += 1
 
     def _park_beams(self, budget: StepBudget, now: float) -> bool:
         """Takes the leases of beams that wait for others, where these cannot get any: nobody else can go on."""
@@ -460,6 +445,7 @@ class Scheduler:
             if index != choice.index:
                 self.roster.fork(choices[index], choice)
         choice.draw_for((choice.index,))
+        self._reservations.keep(*choices)
         for sample, token in zip(work.samples, outcome.sampled, strict=True):
             if choices[sample.choice].state is RUNNING:
                 self._append(choices[sample.choice], (token,), now)
@@ -471,6 +457,7 @@ class Scheduler:
         beams.advance()
         if not beams.search.over:
             beams.seat_beams(self.roster, self.cache)
+            self._reservations.keep(*beams.seats)
             return
         self._events += beams.results(now)
         for seat in beams.seats:
@@ -533,6 +520,7 @@ class Scheduler:
         Returns the choice that took its number, where one did.
         """
         leader.draw_for(tuple([other for other in leader.draws_for if other != index]))
+        self._reservations.keep(leader)
         return self.roster.pass_on(leader, leader.draws_for[0]) if leader.index == index else None
 
     def _finish(
@@ -579,7 +567,3 @@ class Scheduler:
         if self.in_flight is None or plan is not self.in_flight:
             flying = "no step" if self.in_flight is None else f"step {self.in_flight.step}"
             raise ValueError(f"step {plan.step} is not in flight: {flying} is")
-
-
-def _queued(request: Request, now: float) -> Queued:
-    return Queued(request.request_id, now, len(request.prompt), request.params.num_choices, request.tenant)

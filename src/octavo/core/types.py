@@ -53,6 +53,8 @@ class Limits:
     """Requests that may be in the middle of a chunked prefill at once."""
     long_prefill_token_threshold: int = 0
     """A prompt chunk is never longer than this in one step; 0 means no such limit."""
+    block_manager: str = "v2"
+    """Which room newcomers must find: for their first chunk (v1), or for prompt and expected answer (v2)."""
     scheduling_policy: str = "fcfs"
     eviction_policy: str = "adaptive"
     max_num_queued_reqs: int = 0
@@ -104,6 +106,8 @@ class Load:
     """Held by choices, and by no pin."""
     blocks_pinned: int
     """Held by a pin, whoever else holds them."""
+    blocks_reserved: int
+    """Of the blank and cached ones: those that are kept for running choices."""
     prefix_queries: int
     """Prompt tokens of the requests that looked into the prefix cache, since the start or the last reset."""
     prefix_hits: int

@@ -161,7 +161,8 @@ class EngineLoop:
         load = self._scheduler.load()
         blocks = (load.blocks_blank, load.blocks_cached, load.blocks_leased)
         counts = (load.num_running, load.num_waiting)
-        return Stepped(time_s, self._last_step, *counts, 0, *blocks, {}, load.num_held, load.blocks_pinned)
+        others = ({}, load.num_held, load.blocks_pinned, load.blocks_reserved)
+        return Stepped(time_s, self._last_step, *counts, 0, *blocks, *others)
 
     def _step(self) -> tuple[Event, ...]:
         """Plans, executes and commits one step; returns what happened."""

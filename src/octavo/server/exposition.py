@@ -24,9 +24,12 @@ def _kv_usage(meters: Meters) -> float:
 
 
 def _blocks(meters: Meters) -> dict[str, float]:
+    """By state, so that they add up: of the blank ones those that are kept for running choices are `reserved`."""
     state = meters.gauges
+    reserved = min(state.blocks_reserved, state.blocks_blank)
     return {
-        "blank": state.blocks_blank,
+        "blank": state.blocks_blank - reserved,
+        "reserved": reserved,
         "cached": state.blocks_cached,
         "leased": state.blocks_leased,
         "pinned": state.blocks_pinned,
@@ -44,6 +47,10 @@ def _rejections(meters: Meters) -> dict[str, float]:
 _GAUGES: dict[str, tuple[str, Read]] = {
     "vllm:num_requests_running": ("Choices that run", lambda m: m.gauges.num_running),
     "vllm:num_requests_waiting": ("Choices that wait for their first or next turn", lambda m: m.num_waiting),
+    "octavo:blocks_reserved": (
+        "Blank and cached blocks that are kept for running choices: a newcomer may not have them",
+        lambda m: m.gauges.blocks_reserved,
+    ),
     "vllm:kv_cache_usage_perc": ("Share of the KV blocks that running choices or pins hold, from 0 to 1", _kv_usage),
 }
 _COUNTERS: dict[str, tuple[str, Read]] = {
