@@ -44,7 +44,8 @@ class Tenancy:
                 self._accounts[tenant.name] = Account(tenant.rules, now())
             else:
                 account.adopt(tenant.rules, now())
-        log.info("read %s again: %d tenants", self._config.server.tenants, len({each.name for each in keys.values()}))
+        num_tenants = len({tenant.name for tenant in keys.values() if tenant.name})
+        log.info("read %s again: %d tenants", self._config.server.tenants, num_tenants)
 
     def admit(self, exchange: Exchange) -> None:
         """Finds out whose request this is. Raises ApiError 401."""
