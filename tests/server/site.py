@@ -190,10 +190,12 @@ class Site:
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     @contextmanager
-    def opened(self, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
+    def opened(self, path: str, body: dict[str, Any], key: str = "none") -> Iterator[socket.socket]:
         """A request over a bare socket, whose answer nobody reads; the connection ends with the block."""
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+        about = {"Host": "x", "Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        lines = [f"{name}: {value}" for name, value in {**about, "Content-Length": len(data)}.items()]
+        head = "\r\n".join((f"POST {path} HTTP/1.1", *lines))
         with socket.create_connection((self.http.base_url.host, self.http.base_url.port or 0), PATIENCE_S) as sock:
             sock.sendall(head.encode() + b"\r\n\r\n" + data)
             yield sock

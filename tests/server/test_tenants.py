@@ -238,6 +238,20 @@ def test_who_has_its_answer_is_not_inside_any_more(checkpoint: Checkpoint, file:
         assert [ask(site, "one", stream=stream).status_code for _ in range(50)] == [200] * 50
 
 
+def test_who_leaves_or_is_refused_is_not_inside_any_more(checkpoint: Checkpoint, file: Path) -> None:
+    content = "tenants: {one: {keys: [one], concurrent_requests: 1, tokens_per_minute: 100k}}"
+    file.write_text(content, encoding="utf-8")
+    with running(checkpoint, config_of(file)) as site:
+        for fields in ({"n": 0}, {"prompt": ""}, {"model": "other"}, {"prompt": [[70] * 300]}):
+            assert 400 <= ask(site, "one", **fields).status_code < 500
+        left = 0
+        for _ in range(20):
+            with site.opened("/v1/completions", {"prompt": "the", "max_tokens": 40, "stream": True}, key="one"):
+                left += 1
+            site.until(lambda: ask(site, "one").status_code != 429)
+        assert ask(site, "one").status_code == 200
+
+
 def test_metrics_tell_tenants_apart(shared: Site) -> None:
     usages = {key: ask(shared, key, max_tokens=3, prompt=PROMPT).json()["usage"] for key in ("red", "lab-a", OPERATOR)}
     for key, usage in usages.items():
