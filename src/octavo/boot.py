@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.config.schema import Config, ConfigError, Fault, QueueConfig, parse_fault, settings
+from octavo.config.schema import SPECULATIVE_KEYS, Config, ConfigError, Fault, QueueConfig, parse_fault, settings
 from octavo.engine.llm import OfflineEngine
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from octavo.core.ports import Backend, Guide
     from octavo.core.structured import StructuredOutput
-    from octavo.core.types import Limits
+    from octavo.core.types import Limits, Speculation
     from octavo.engine.client import EngineClient, EngineFacts
     from octavo.engine.compilations import Compile
     from octavo.engine.launch import ProcessClient
@@ -287,7 +288,15 @@ def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
         max_num_queued_tokens=config.queue.max_num_queued_tokens,
         eos_token_ids=checkpoint.vocabulary.eos_token_ids,
         windows=layer_groups(checkpoint.spec).windows,
+        speculation=_speculation(scheduler.speculative_config),
     )
+
+
+def _speculation(text: str | None) -> Speculation | None:
+    from octavo.core.types import Speculation
+
+    asked = {} if text is None else json.loads(text)
+    return Speculation(**{key: asked[key] for key in SPECULATIVE_KEYS if key in asked}) if asked else None
 
 
 def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: MemoryPlan, backend: Backend) -> EngineFacts:

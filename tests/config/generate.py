@@ -8,6 +8,9 @@ from octavo.config.schema import Setting, settings
 
 FREE = {
     "fault": st.sampled_from(["prefill-error", "decode-error@5", "engine-death@1", "engine-freeze@9", "slow-load=6"]),
+    "speculative_config": st.sampled_from(
+        ['{"num_speculative_tokens":4}', '{"method":"ngram","num_speculative_tokens":1}']
+    ),
     "root_path": st.sampled_from(["", "/v", "/a/b"]),
     "allowed_origins": st.lists(st.sampled_from(["*", "https://a.example", "http://b:3000"]), max_size=3).map(tuple),
 }

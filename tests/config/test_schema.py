@@ -20,7 +20,7 @@ from octavo.config import (
     wire,
 )
 from octavo.config.schema import check_value, describe, settings
-from octavo.config.sources import build
+from octavo.config.sources import build, from_keywords
 from octavo.core.eviction import EVICTIONS
 from octavo.core.hashing import HASHES
 from octavo.core.policies import RANKS
@@ -161,3 +161,27 @@ def test_words_for_what_is_allowed() -> None:
 
 def test_the_reference_page_is_what_the_schema_generates() -> None:
     assert REFERENCE.read_text(encoding="utf-8") == docs.reference(), "run: python -m octavo.config.docs > (the page)"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ngram", "not JSON"),
+        ("3", "must be an object"),
+        ('{"method": "eagle", "num_speculative_tokens": 3}', 'can only be "ngram"'),
+        ('{"method": "ngram"}', "num_speculative_tokens must be there"),
+        ('{"num_speculative_tokens": 65}', "from 1 to 64"),
+        ('{"num_speculative_tokens": "3"}', "whole numbers"),
+        ('{"num_speculative_tokens": true}', "whole numbers"),
+        ('{"num_speculative_tokens": 3, "prompt_lookup_min": 5}', "must hold"),
+        ('{"num_speculative_tokens": 3, "model": "draft"}', "'model' is not one of its keys"),
+    ],
+)
+def test_how_to_guess_ahead_is_checked(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        SchedulerConfig(speculative_config=text)
+
+
+def test_how_to_guess_ahead_may_be_a_mapping_where_it_is_no_flag() -> None:
+    config = from_keywords(speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+    assert config.scheduler.speculative_config == '{"method": "ngram", "num_speculative_tokens": 3}'

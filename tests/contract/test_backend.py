@@ -273,6 +273,30 @@ def test_n_samples_are_the_draws_of_n_choices(fresh: Open, backend: Backend):
         assert [token] == alone(fresh, replace(run, choice=choice), 1).generated
 
 
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED, PENALISED])
+def test_right_guesses_give_what_steps_of_their_own_give(fresh: Open, backend: Backend, params: SamplingParams):
+    """Guess 3 of 4 is wrong: what was drawn up to there holds, and so does what is drawn after it."""
+    expected = alone(fresh, Run("a", prompt(11), params, blocks(0)), 9)
+    others = [Run("before", prompt(5, 1), SCORED, blocks(6)), Run("after", prompt(3, 2), GREEDY, blocks(12))]
+    run = Run("a", prompt(11), params, blocks(0))
+    step(backend, [run])
+    right = expected.tokens[len(run.tokens) :][:2]
+    draft = (*right, (expected.generated[3].token + 1) % POISON, right[0])
+    ahead = [replace(run, generated=expected.generated[: 1 + count]) for count in range(3)]
+    samples = tuple(each.sample() for each in ahead) + (ahead[0].sample(),) * 2
+    work = replace(run.work(), tokens=(run.tokens[-1], *draft), samples=samples, num_drafted=4)
+    plan = StepPlan(2, (others[0].work(), work, others[1].work()))
+    result = backend.execute(plan).results
+    assert result[1].sampled[:3] == tuple(expected.generated[1:4])
+    for other, answer in zip(others, (result[0], result[2]), strict=True):
+        other.take(other.work(), answer)
+        assert other.outcome == alone(fresh, other, 1).outcome
+    run.generated += result[1].sampled[:3]
+    run.computed += 3
+    finish(backend, [run], 9)
+    assert run.outcome == expected.outcome
+
+
 def test_samples_of_one_work_may_ask_for_different_things(backend: Backend):
     run = Run("a", prompt(11), SAMPLED, blocks(0))
     asked = (

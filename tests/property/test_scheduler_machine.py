@@ -11,7 +11,7 @@ from octavo.core.hashing import HASHES
 from octavo.core.plan import StepPlan, StepResult, WorkResult
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
-from octavo.core.types import NO_BLOCK, FinishReason, Limits
+from octavo.core.types import NO_BLOCK, FinishReason, Limits, Speculation
 from tests.core.replica import Replica, alone, one_bit, tier
 from tests.core.words import one_of, word_guide
 
@@ -22,6 +22,9 @@ WINDOWS = st.one_of(
     st.lists(st.one_of(st.none(), st.integers(1, 8)), min_size=1, max_size=3).map(tuple),
 )
 """One group with full attention, or up to three groups of any kind."""
+
+
+GUESSES = Speculation(num_speculative_tokens=3, prompt_lookup_max=3, prompt_lookup_min=1)
 
 
 @st.composite
@@ -44,6 +47,7 @@ def draw_limits(draw: st.DrawFn) -> Limits:
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
         eviction_policy=draw(st.sampled_from(sorted(EVICTIONS))),
         eos_token_ids=draw(st.sampled_from([(), (), (1,)])),
+        speculation=draw(st.sampled_from([None, GUESSES])),
         windows=windows,
     )
 

@@ -12,7 +12,7 @@ import pytest
 from octavo import boot
 from octavo.backends.cpu.isa import candidates
 from octavo.config.sources import from_keywords
-from octavo.core.events import Admitted, Event, Preempted
+from octavo.core.events import Admitted, Drafted, Event, Preempted
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
@@ -168,6 +168,24 @@ def test_preempted(default_model, isa, size, alone):
     hurt = {event.request_id for event in events if isinstance(event, Preempted)}
     assert hurt & {request.request_id for request in asked(size)}
     assert got == alone
+
+
+def test_guessed_ahead(default_model, isa, alone):
+    """Three tokens to choose from, so that endings recur and guesses are right and wrong, in blocks that they fill."""
+    count = 4 if isa == "scalar" else 40
+    few = (100, 1000, 10000)
+    params = SamplingParams(temperature=0, max_tokens=count, logprobs=3, ignore_eos=True, allowed_token_ids=few)
+    drawn = replace(params, temperature=0.3, presence_penalty=0.1)
+    asked = [
+        Request(request_id="greedy", prompt=prompt(1, 9), params=params),
+        Request(request_id="drawn", prompt=prompt(2, 9), params=drawn, seed=5),
+    ]
+    guesses = {"num_speculative_tokens": 5, "prompt_lookup_min": 1}
+    with replica(default_model, isa) as plain, replica(default_model, isa, speculative_config=guesses) as ahead:
+        without, script = play(plain, asked), play(ahead, asked)
+    assert all(script.scored(one.request_id) == without.scored(one.request_id) for one in asked)
+    drafts = [event for event in script.events if isinstance(event, Drafted)]
+    assert isa == "scalar" or sum(event.num_accepted for event in drafts) > 0
 
 
 def test_another_block_size(default_model, isa, size, alone):

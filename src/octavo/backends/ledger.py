@@ -204,13 +204,14 @@ class LedgerBackend:
         alternatives = work.num_target_alternatives
         scored = [self._score(states[i], token, alternatives) for i, token in enumerate(work.targets)]
         sampled: list[ScoredToken] = []
-        for sample in work.samples:
-            token = self._draw(states[-1], sample)
+        for number, sample in enumerate(work.samples):
+            state = states[work.sample_offset(number)]
+            token = self._draw(state, sample)
             if token is None:
                 error = "no token may be drawn: all are banned"
                 return WorkResult(work.request_id, work.choice, error=error, code="nothing_allowed")
             wanted = sample.params.logprobs
-            sampled.append(ScoredToken(token) if wanted is None else self._score(states[-1], token, wanted))
+            sampled.append(ScoredToken(token) if wanted is None else self._score(state, token, wanted))
         return WorkResult(work.request_id, work.choice, tuple(sampled), tuple(scored))
 
     def _draw(self, state: int, sample: Sample) -> TokenId | None:

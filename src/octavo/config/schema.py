@@ -5,6 +5,7 @@ these fields and nothing else. A field is here only because some code reads it. 
 section checks itself, whoever built it.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -66,6 +67,27 @@ def _keys(keys: tuple[str, ...]) -> str | None:
 
 def _fault(text: str) -> str | None:
     return None if parse_fault(text) else f"it must be {FAULT_FORMS}"
+
+
+SPECULATIVE_KEYS = ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+
+
+def _speculative(text: str) -> str | None:
+    try:
+        given: Any = json.loads(text)
+    except ValueError:
+        return "it is not JSON"
+    wanted: dict[str, Any] = cast(dict[str, Any], given) if isinstance(given, dict) else {"method": None}
+    if wanted.get("method", "ngram") != "ngram":
+        return 'it must be an object, whose "method" can only be "ngram"'
+    if unknown := wanted.keys() - {"method", *SPECULATIVE_KEYS}:
+        return f"{min(unknown)!r} is not one of its keys: method, {', '.join(SPECULATIVE_KEYS)}"
+    if any(type(wanted[key]) is not int for key in SPECULATIVE_KEYS if key in wanted):
+        return f"{', '.join(SPECULATIVE_KEYS)} must be whole numbers"
+    longest, shortest = wanted.get("prompt_lookup_max", 4), wanted.get("prompt_lookup_min", 2)
+    if not 1 <= wanted.get("num_speculative_tokens", 0) <= 64:
+        return "num_speculative_tokens must be there, and from 1 to 64"
+    return None if 1 <= shortest <= longest <= 32 else "1 <= prompt_lookup_min <= prompt_lookup_max <= 32 must hold"
 
 
 def _root_path(path: str) -> str | None:
@@ -192,6 +214,13 @@ class SchedulerConfig:
         "v2",
         help="room that a newcomer must find: v1, for its first chunk; v2, for its prompt and its expected answer",
         choices=("v1", "v2"),
+    )
+    speculative_config: str | None = option(
+        None,
+        help="guess ahead by prompt lookup, without a change in any token, as JSON: "
+        '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}',
+        none_means="nothing is guessed",
+        check=_speculative,
     )
     scheduling_policy: str = option("fcfs", help="who goes first", choices=("fcfs", "priority"))
 

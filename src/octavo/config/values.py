@@ -87,6 +87,8 @@ def _convert(setting: Setting, raw: Any) -> Any:
         return raw if value is None else value
     if setting.kind is tuple and isinstance(raw, list | tuple):
         return tuple(raw)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if setting.kind is str and isinstance(raw, dict):
+        return json.dumps(raw)  # a mapping in YAML or Python, where flags have JSON
     whole = setting.kind is float and isinstance(raw, int) and not isinstance(raw, bool)
     return float(raw) if whole else raw
 

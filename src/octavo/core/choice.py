@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from octavo.core.drafts import Hopes
 from octavo.core.hashing import KeyChain
 from octavo.core.lease import Lease
-from octavo.core.plan import BlockCopy, Sample, Work
+from octavo.core.plan import BlockCopy, Sample, ScoredToken, Work
 from octavo.core.ports import Guide
 from octavo.core.request import ChoiceState, Move, Request, after
 from octavo.core.sampling import SamplingParams
@@ -53,10 +54,12 @@ class Choice:
         "computed",
         "copies",
         "demand",
+        "draft",
         "draws_for",
         "expected_len",
         "granted",
         "guide",
+        "hopes",
         "index",
         "lease",
         "max_len",
@@ -103,8 +106,7 @@ class Choice:
         self.state = _first_state(request, index)
         self.tokens: list[TokenId] = [] if index else list(request.prompt)
         self.prompt_len = len(request.prompt)
-        self.max_len = max_len
-        """It ends when it has this many tokens."""
+        self.max_len = max_len  # it ends when it has this many tokens
         self.expected_len = self.prompt_len + expected
         """About so many tokens it will have at its end."""
         self.demand = self.prompt_len + params.width * expected
@@ -114,6 +116,8 @@ class Choice:
         self.computed = 0
         self.granted = 0
         """Tokens that the plan in flight, or in the making, computes."""
+        self.draft: tuple[TokenId, ...] = ()  # guesses behind the last token that this step checks: granted too
+        self.hopes: Hopes | None = None  # where its guesses come from, once it guesses
         self.copies: tuple[BlockCopy, ...] = ()
         """Block copies that this work needs first."""
         self.lease = lease
@@ -169,6 +173,8 @@ class Choice:
         if end == len(tokens) and self.granted == self.width == 1:  # a decode: nearly every work, so nothing in its way
             samples = (self._sample(self.index),)
             return Work(self.request_id, self.index, start, (tokens[start],), self.lease.table, samples)
+        if self.draft:
+            return self._check_draft()
         chunk = tuple(tokens[start:end])
         drawn = self.draws_for if end == len(tokens) else ()
         samples = tuple([self._sample(index) for index in drawn])
@@ -177,6 +183,21 @@ class Choice:
         targets = self._targets(start, end)
         alternatives = self.params.prompt_logprobs or 0 if targets else 0
         return Work(self.request_id, self.index, start, chunk, self.lease.table, samples, targets, alternatives)
+
+    def _check_draft(self) -> Work:
+        draft, start = self.draft, self.computed
+        samples = tuple([self._sample(self.index, draft[:i]) for i in range(len(draft) + 1)])
+        chunk = (self.tokens[start], *draft)
+        return Work(self.request_id, self.index, start, chunk, self.lease.table, samples, num_drafted=len(draft))
+
+    def take_drawn(self, drawn: tuple[ScoredToken, ...]) -> tuple[ScoredToken, ...]:
+        """Knows these tokens now, or those up to its last one, as if each had had a step of its own; returns them."""
+        for count, each in enumerate(drawn, 1):
+            self.tokens.append(each.token)
+            self.computed += 1
+            if each.token in self.stop_ids or len(self.tokens) >= self.max_len:
+                return drawn[:count]
+        return drawn
 
     def draw_for(self, indices: tuple[int, ...]) -> None:
         """From now on it has these choices to draw for: itself, and those that still follow it."""
@@ -208,13 +229,19 @@ class Choice:
         self.computed = choice.computed
         self.next_full = choice.next_full
 
-    def _sample(self, index: int) -> Sample:
-        num_generated = len(self.tokens) - self.prompt_len
+    @property
+    def may_draft(self) -> bool:
+        """Is it one that a guess may run ahead of? A form or a search would have to follow every guess."""
+        return self.width == 1 and self.guide is None and self.beams is None
+
+    def _sample(self, index: int, ahead: tuple[TokenId, ...] = ()) -> Sample:
+        """The next draw; or, behind guesses `ahead`, the one that follows where they are right."""
+        num_generated = len(self.tokens) - self.prompt_len + len(ahead)
         banned = self._banned if num_generated < self._min_tokens else ()
         if self._plain:
             return Sample(self.params, self._seed, index, num_generated, banned)
         prompt = self.request.prompt if self.params.repetition_penalty != 1 else ()
-        generated = tuple(self.tokens[self.prompt_len :]) if self.params.penalised else ()
+        generated = (*self.tokens[self.prompt_len :], *ahead) if self.params.penalised else ()
         mask = None if self.guide is None else self.guide.mask(() if banned else self._banned)
         return Sample(self.params, self._seed, index, num_generated, banned, prompt, generated, mask)
 

@@ -66,6 +66,17 @@ class Generated:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """A choice guessed ahead, and so many guesses were right. Its tokens are those that come without guesses."""
+
+    request_id: RequestId
+    choice: int
+    time_s: float
+    num_drafted: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Preempted:
     request_id: RequestId
     choice: int
@@ -191,6 +202,7 @@ Event = (
     | Admitted
     | PromptScored
     | Generated
+    | Drafted
     | Preempted
     | Finished
     | BlockStored

@@ -149,6 +149,21 @@ class Lease:
         twin._room = twin.num_slots = self._room = self.num_slots
         return twin
 
+    def retract(self, num_slots: int) -> None:
+        """Gives up the slots in use from `num_slots` on, and the blocks that then hold nothing: guesses were wrong.
+
+        Not below what is published.
+        """
+        end = max(self._published, -(-num_slots // self._size))
+        for table in self._tables:
+            for block in table[end:]:
+                self._give(block)
+            del table[end:]
+        if end < self._len:
+            self._len, self._room = end, end * self._size
+            self._write_table()
+        self.num_slots = num_slots
+
     def publish(self, chain: KeyChain, num_computed: int) -> None:
         """Makes the blocks that are full with the first `num_computed` tokens of `chain` findable by others.
 

@@ -109,6 +109,15 @@ class Work:
     """Prompt scoring: the logits after tokens[i] are asked for the logprob of targets[i]. Its length is len(tokens),
     or one less for the chunk that ends the prompt."""
     num_target_alternatives: int = 0
+    num_drafted: int = 0
+    """The last tokens that are guesses: then there is a sample for the token before them and one for each of them.
+
+    Each is drawn from the logits after its own token, so it holds only where all guesses up to it are right.
+    """
+
+    def sample_offset(self, number: int) -> int:
+        """After which of `tokens` sample `number` is drawn."""
+        return len(self.tokens) - 1 - self.num_drafted + (number if self.num_drafted else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ One step, in the order in which its budget is spent:
     2. prefills   running prompts that are half computed, in order
     3. newcomers  waiting choices, in order: prefix hit, admission, first chunk
     4. top-up     what nobody asked for goes to the half-computed prompts
+    5. drafts     what is left still goes to guesses behind the decodes
 
 A running choice that lacks blocks takes them from those behind it in the order, never from those ahead. So the first in
 the order always advances, and since nobody is accepted who could not finish alone, everybody finishes.
@@ -18,8 +19,10 @@ from octavo.core.beam_group import BeamGroup
 from octavo.core.budget import Later, Need, StepBudget, Terms
 from octavo.core.cache import Hit, KvCache
 from octavo.core.choice import Choice
+from octavo.core.drafting import Drafting
 from octavo.core.events import (
     Admitted,
+    Drafted,
     Event,
     Finished,
     Generated,
@@ -79,6 +82,7 @@ class Scheduler:
         self._reservations = Reservations(named("block_manager", ALLOCATIONS, limits.block_manager), self.cache)
         self._watermark = int(limits.num_blocks * watermark)
         self._reception = Reception(limits, named("scheduling_policy", RANKS, limits.scheduling_policy))
+        self._drafting = None if limits.speculation is None else Drafting(limits.speculation, limits)
         self._step = 0
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
@@ -169,6 +173,9 @@ class Scheduler:
             self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
         self._top_up(self._granted[num_decodes:], budget)
+        if self._drafting is not None:
+            spare = self.cache.pool.num_free - len(self.roster.running) - self._watermark
+            self._drafting.extend([c for c in self._granted[:num_decodes] if c.granted], budget, spare, now)
         stuck = not self.waits_for_tier and not any(choice.granted for choice in self._granted)
         if stuck and self._park_beams(budget, now):
             return self.plan(now)
@@ -405,6 +412,9 @@ class Scheduler:
             choice.granted = 0
             if choice.state is not RUNNING:
                 continue
+            if work.num_drafted and self._drafting is not None:
+                self._keep_foreseen(self._drafting, choice, outcome, now)
+                continue
             if outcome.error is not None:
                 self._end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
                 continue
@@ -420,6 +430,8 @@ class Scheduler:
                     self._append(choice, outcome.sampled, now)
                 else:
                     self._fork(choice, work, outcome, now)
+        if self._drafting is not None:
+            self._drafting.end(plan.num_tokens, now)
         return self._land(plan.num_tokens, result.timings_s, now)
 
     def fail(self, plan: StepPlan, message: str, now: float) -> tuple[Event, ...]:
@@ -434,6 +446,18 @@ class Scheduler:
     def _note_scores(self, choice: Choice, work: Work, outcome: WorkResult, now: float) -> None:
         choice.scored = work.start + len(work.targets)
         self._events.append(PromptScored(choice.request_id, now, outcome.scored))
+
+    def _keep_foreseen(self, drafting: Drafting, choice: Choice, outcome: WorkResult, now: float) -> None:
+        """The tokens of a step that ran ahead, as far as its guesses were right."""
+        num_drafted = len(choice.draft)
+        kept = drafting.keep(choice, outcome)
+        if choice.computed >= choice.next_full:
+            self.cache.publish(choice)
+        choice.lease.retract(choice.computed)
+        if kept:
+            self._events.append(Drafted(choice.request_id, choice.index, now, num_drafted, len(kept) - 1))
+            self._events.append(Generated(choice.request_id, choice.index, now, kept))
+            self._close(choice, kept[-1].token, now)
 
     def _fork(self, choice: Choice, work: Work, outcome: WorkResult, now: float) -> None:
         """The prompt is computed: its other choices start from there, on the same blocks, each with its own token.
@@ -465,14 +489,18 @@ class Scheduler:
 
     def _append(self, choice: Choice, sampled: tuple[ScoredToken, ...], now: float) -> None:
         """One more generated token, which may be the last."""
-        token, tokens = sampled[0].token, choice.tokens
-        tokens.append(token)
+        token = sampled[0].token
+        choice.tokens.append(token)
         self._events.append(Generated(choice.request_id, choice.index, now, sampled))
+        self._close(choice, token, now)
+
+    def _close(self, choice: Choice, token: TokenId, now: float) -> None:
+        """Ends a choice whose last token this is."""
         if token in choice.stop_ids:
             self._finish(choice, FinishReason.STOP, now, stop_token=token)
         elif choice.guide is not None and self._ends_by_form(choice, choice.guide, token, now):
             return
-        elif len(tokens) >= choice.max_len:
+        elif len(choice.tokens) >= choice.max_len:
             self._finish(choice, FinishReason.LENGTH, now)
 
     def _ends_by_form(self, choice: Choice, guide: Guide, token: TokenId, now: float) -> bool:

@@ -30,6 +30,27 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """How far to guess ahead, by prompt lookup. Raises ValueError for nonsense."""
+
+    num_speculative_tokens: int
+    """The most guesses of one choice in one step."""
+    prompt_lookup_max: int = 4
+    """Longest ending of a text, in tokens, that is looked for in it."""
+    prompt_lookup_min: int = 2
+    """Shortest one."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_speculative_tokens <= 64:
+            raise ValueError(f"num_speculative_tokens must be from 1 to 64, got {self.num_speculative_tokens}")
+        if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max <= 32:
+            raise ValueError(
+                "prompt_lookup_min and prompt_lookup_max must be from 1 to 32, in this order, "
+                f"got {self.prompt_lookup_min} and {self.prompt_lookup_max}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What the machine and the operator allow; given to the scheduler once, as a value. Raises ValueError for nonsense.
 
@@ -62,6 +83,8 @@ class Limits:
     max_num_queued_tokens: int = 0
     """Tokens, of prompts and expected answers, that may wait beyond what fits into free blocks; 0: no such limit."""
     eos_token_ids: tuple[TokenId, ...] = ()
+    speculation: Speculation | None = None
+    """None: nothing is guessed."""
     windows: tuple[int | None, ...] = (None,)
     """The attention window of each KV group; None: full attention."""
 

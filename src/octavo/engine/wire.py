@@ -18,6 +18,7 @@ from octavo.core.events import (
     Admitted,
     BlockEvicted,
     BlockStored,
+    Drafted,
     Event,
     Finished,
     Generated,
@@ -209,6 +210,7 @@ _KINDS: dict[type, int] = {
     BlockStored: 8,
     BlockEvicted: 9,
     Stepped: 10,
+    Drafted: 11,
     PrefixPinned: 20,
     PrefixUnpinned: 21,
 }

@@ -58,6 +58,9 @@ _COUNTERS: dict[str, tuple[str, Read]] = {
     "vllm:generation_tokens": ("Tokens generated", lambda m: m.generation_tokens),
     "vllm:prefix_cache_queries": ("Prompt tokens looked up in the prefix cache", lambda m: m.cache_queries),
     "vllm:prefix_cache_hits": ("Prompt tokens found in the prefix cache", lambda m: m.cache_hits),
+    "vllm:spec_decode_num_drafts": ("Steps in which a choice guessed ahead", lambda m: m.num_drafts),
+    "vllm:spec_decode_num_draft_tokens": ("Tokens guessed ahead", lambda m: m.num_drafted),
+    "vllm:spec_decode_num_accepted_tokens": ("Tokens guessed ahead that were right", lambda m: sum(m.accepted_at)),
     "vllm:num_preemptions": ("Choices that lost their blocks to others", lambda m: m.num_preemptions),
     "octavo:preempted_tokens": ("Tokens whose KV preemptions threw away", lambda m: m.tokens_lost),
     "octavo:blocks_stored": ("Blocks that became findable in the prefix cache", lambda m: m.blocks_stored),
@@ -70,6 +73,11 @@ _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] =
         "finished_reason",
         "Choices that ended, by how: stop, length, abort (the client went away) or error",
         lambda m: {reason.value: count for reason, count in m.finished.items()},
+    ),
+    "vllm:spec_decode_num_accepted_tokens_per_pos": (
+        "position",
+        "Tokens guessed ahead that were right, by their place in the draft, from 0",
+        lambda m: {str(place): count for place, count in enumerate(m.accepted_at)},
     ),
     "octavo:prefix_cache_misses": (
         "reason",

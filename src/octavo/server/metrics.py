@@ -12,6 +12,7 @@ from octavo.core.events import (
     Admitted,
     BlockEvicted,
     BlockStored,
+    Drafted,
     EngineLost,
     Event,
     Finished,
@@ -88,6 +89,10 @@ class Meters:
         self.cache_hits = 0
         self.missed_requests = dict.fromkeys(MissReason, 0)
         self.missed_tokens = dict.fromkeys(MissReason, 0)
+        self.num_drafts = 0
+        self.num_drafted = 0
+        self.accepted_at: list[int] = []
+        """Guesses that were right, by their place in the draft."""
         self.num_preemptions = 0
         self.tokens_lost = 0
         self.blocks_stored = 0
@@ -114,6 +119,7 @@ class Meters:
             Refused: self._refused,
             Admitted: self._admitted,
             Generated: self._generated,
+            Drafted: self._drafted,
             Preempted: self._preempted,
             Finished: self._finished,
             BlockStored: self._stored,
@@ -201,6 +207,13 @@ class Meters:
         self.time_to_first_token.observe(time_s - course.queued_s)
         if course.admitted_s is not None:
             self.prefill_time.observe(time_s - course.admitted_s)
+
+    def _drafted(self, event: Drafted) -> None:
+        self.num_drafts += 1
+        self.num_drafted += event.num_drafted
+        self.accepted_at += [0] * (event.num_drafted - len(self.accepted_at))
+        for place in range(event.num_accepted):
+            self.accepted_at[place] += 1
 
     def _preempted(self, event: Preempted) -> None:
         self.num_preemptions += 1

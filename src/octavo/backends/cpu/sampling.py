@@ -100,11 +100,13 @@ class SamplePacker:
         for work in plan.work:
             for offset, target in enumerate(work.targets):
                 step.add_target(first_token + offset, target, work.num_target_alternatives)
-            last_token = first_token + len(work.tokens) - 1
+            next_token = first_token + len(work.tokens)
+            token, stride = next_token - 1 - work.num_drafted, 1 if work.num_drafted else 0
             for sample in work.samples:
                 fixed = self._fixed.get(id(sample.params)) or self._remember(sample.params)
-                step.add_sample(last_token, sample, fixed, self._ids_of(sample, fixed))
-            first_token = last_token + 1
+                step.add_sample(token, sample, fixed, self._ids_of(sample, fixed))
+                token += stride
+            first_token = next_token
         return step.packed()
 
     def _remember(self, params: SamplingParams) -> _Fixed:

@@ -89,17 +89,18 @@ class ReferenceBackend:
         tables = np.array(work.block_ids, np.intp).reshape(len(self._groups.windows), -1)
         places = self._groups.places
         scored: list[ScoredToken] = []
-        hidden = np.empty(0, np.float32)
+        hiddens: list[Array] = []
         for offset, token in enumerate(work.tokens):
             position = work.start + offset
             hidden = token_hidden(self._spec, self._weights, places, self._cache, token, position, tables)
+            hiddens.append(hidden)
             if offset < len(work.targets):
                 logits = matvec(self._weights.output, hidden)
                 scored.append(score(logits, work.targets[offset], work.num_target_alternatives))
-        if not work.samples:
-            return (), tuple(scored)
-        logits = matvec(self._weights.output, hidden)
-        return tuple(draw(logits, sample) for sample in work.samples), tuple(scored)
+        offsets = [work.sample_offset(number) for number in range(len(work.samples))]
+        logits = {offset: matvec(self._weights.output, hiddens[offset]) for offset in set(offsets)}
+        drawn = [draw(logits[offset], sample) for offset, sample in zip(offsets, work.samples, strict=True)]
+        return tuple(drawn), tuple(scored)
 
     def _check(self, work: Work) -> None:
         end = work.start + len(work.tokens)
