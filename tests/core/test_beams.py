@@ -1,7 +1,9 @@
-"""Beam search as values, against one that looks at everything, and against all answers that there are."""
+"""Beam search as values: against Transformers, one that looks at everything, and all answers that there are."""
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.core.beams import BeamRules, BeamSearch, Candidates, advance, num_candidates, reseated, sampler_params
 from octavo.core.sampling import ParameterError, SamplingParams
+from tests.golden.make_beams import logprobs_after
 
 Answer = tuple[tuple[int, ...], float]
 """Token ids and their score."""
@@ -88,6 +91,28 @@ def due(model: Model, rules: BeamRules) -> list[Answer]:
             if rules.early_stopping is True or not live or live[0][1] / at**rules.length_penalty <= ended[-1][1]:
                 break
     return ended
+
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "beams.json").read_text("utf-8"))
+
+
+class Table(Model):
+    """The model that Transformers searched."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def after(self, tokens: tuple[int, ...]) -> list[tuple[int, float]]:
+        return logprobs_after(self._seed, tokens)
+
+
+def test_it_finds_what_transformers_finds_whatever_is_asked() -> None:
+    for case in GOLDEN:
+        asked = {name: value for name, value in case.items() if name not in ("seed", "beams", "stop_ids")}
+        answers = found(Table(case["seed"]), BeamRules(**asked, stop_ids=frozenset(case["stop_ids"])))
+        assert [list(tokens) for tokens, _ in answers] == [beam["token_ids"] for beam in case["beams"]]
+        scores = [beam["score"] for beam in case["beams"]]
+        assert [score for _, score in answers] == pytest.approx(scores, rel=1e-6, abs=2e-5), "those are of float32"
 
 
 @given(models, rules())
