@@ -166,8 +166,8 @@ class PrefixIndex:
 
     def _match_windows(self, keys: Sequence[bytes], pieces: Sequence[Piece]) -> tuple[CachedBlock, ...]:
         """Where no group has full attention the beginning may be gone: what is there is followed back from its end."""
-        entries = [self._by_key.get(key) for key in keys]
-        end = len(entries)
+        end = next((end for end in range(len(keys), 0, -1) if keys[end - 1] in self._by_key), 0)
+        entries = [self._by_key.get(key) for key in keys[:end]]
         while end := self._covered(entries, end):
             first = min([self._first_needed(window, end) for _, window in self._windowed])
             past = _past(entries[end - 1], pieces[:end])
@@ -180,9 +180,13 @@ class PrefixIndex:
 
     def _covered(self, entries: Sequence[CachedBlock | None], end: int) -> int:
         """The longest beginning of `entries[:end]` whose last blocks are there, as far back as each window goes."""
-        while end and (gap := self._last_gap(entries, end)) is not None:
+        while True:
+            while end and ((last := entries[end - 1]) is None or NO_BLOCK in last.blocks):
+                end -= 1  # every group needs the last block
+            gap = self._last_gap(entries, end)
+            if gap is None:
+                return end
             end = gap  # every longer beginning needs that block too
-        return end
 
     def _last_gap(self, entries: Sequence[CachedBlock | None], end: int) -> int | None:
         for group, window in self._windowed:

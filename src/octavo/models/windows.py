@@ -2,6 +2,9 @@
 
 A window of W: a token attends to itself and the W - 1 tokens before it (`sliding_window_overlay` in Transformers,
 `n_swa` in llama.cpp).
+
+What a config.json says counts, whatever class it names: `layer_types` hold for a Mistral too, and a window for a Llama,
+though the classes of that name in Transformers do not look at them.
 """
 
 from collections.abc import Sequence
