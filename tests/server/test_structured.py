@@ -24,6 +24,7 @@ def schema(of: Any = POINT, **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "point", "schema": of, **more}}
 
 
+CONST = {"type": "const_string", "value": "const"}
 FORMS: list[dict[str, Any]] = [
     {"response_format": schema()},
     {"response_format": schema(strict=True, description="a point")},
@@ -54,6 +55,8 @@ def test_a_schema_is_followed_in_chat_and_completions(site: Site, form: dict[str
         ({"structured_outputs": {"grammar": 'start: "x" ("y" | "z")'}}, {"xy", "xz"}),
         ({"guided_grammar": 'root ::= "x" ("y" | "z")'}, {"xy", "xz"}),
         ({"response_format": {"type": "text"}, "guided_regex": "q"}, {"q"}),
+        ({"response_format": {"type": "structural_tag", "format": CONST}}, {"const"}),
+        ({"structured_outputs": {"structural_tag": {"type": "structural_tag", "format": CONST}}}, {"const"}),
     ],
     ids=str,
 )
@@ -126,7 +129,7 @@ def test_a_stop_string_ends_it_too(site: Site):
             "type",
         ),
         ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema", "not a known"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format", "triggers"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "structures"),
         ({"structured_outputs": {}}, "structured_outputs", "one of"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one of"),
         ({"structured_outputs": {"regex": "(("}}, "structured_outputs.regex", "unclosed"),

@@ -10,8 +10,8 @@ from octavo.core.parameter import ParameterError
 from octavo.core.ports import Guide
 from octavo.core.structured import MAX_STRUCTURE_CHARS, MAX_STRUCTURE_DEPTH, Structure, StructuredOutput
 from octavo.core.structured import StructuredOutputsParams as Params
-from octavo.text.grammar import GrammarError
 from octavo.text.guide import Compiler
+from octavo.text.lark import GrammarError
 from octavo.text.tokenizer import Tokenizer, build_tokenizer
 from tests.text.vocabularies import small_byte_level, small_sentencepiece
 
@@ -67,6 +67,18 @@ POINT = {
     "additionalProperties": False,
 }
 CALL = {"structures": [{"begin": "<f=a>", "schema": {"type": "integer"}, "end": "</f>"}], "triggers": ["<f="]}
+
+
+def tag_format(kind: str, **parts: Any) -> dict[str, Any]:
+    return {"type": kind, **parts}
+
+
+def const(text: str) -> dict[str, Any]:
+    return tag_format("const_string", value=text)
+
+
+ANY, WORD = tag_format("any_text"), tag_format("regex", pattern="[ab]+")
+TRIGGERED: dict[str, Any] = {"triggers": ["<f="], "tags": [tag_format("tag", begin="<f=a>", content=WORD, end="</f>")]}
 TABLE: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"json": POINT}, ['{"x":1,"tag":"a"}', '{"x": -20, "tag": "日本"}'], ['{"x":1}', '{"tag":"a","x":1}', "[1]", ""]),
     ({"json": json.dumps(POINT)}, ['{\n  "x": 1,\n  "tag": "é"\n}'], ['{"x":1,  "tag":"a"}', ' {"x":1,"tag":"a"}']),
@@ -78,6 +90,33 @@ TABLE: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"choice": ["", "x"]}, ["", "x"], ["xx"]),
     ({"grammar": 'start: "a" item*\nitem: "b" | "c"'}, ["a", "abcb"], ["", "ba", "ad"]),
     ({"grammar": 'root ::= "a" item*\nitem ::= "b" | "c"'}, ["a", "abcb"], ["", "ba", "ad"]),
+    ({"regex": 'a/b\n"c'}, ['a/b\n"c'], ["a\\/b"]),
+    (
+        {"structural_tag": {"format": tag_format("sequence", elements=[const("["), WORD, const("]")])}},
+        ["[ab]"],
+        ["[]", "[ab"],
+    ),
+    ({"structural_tag": {"format": tag_format("or", elements=[const("x"), ANY])}}, ["x", "anything"], []),
+    (
+        {"structural_tag": {"format": tag_format("tag", begin="<t>", content=ANY, end=["</t>", "<!>"])}},
+        ["<t>so < far</t>", "<t><!>"],
+        ["<t>so", "<t></t>x"],
+    ),
+    (
+        {"structural_tag": {"format": tag_format("triggered_tags", **TRIGGERED, at_least_one=True)}},
+        ["so <f=a>ab</f> and", "<f=a>ab</f>"],
+        ["so", "<f=b>"],
+    ),
+    (
+        {"structural_tag": {"format": tag_format("triggered_tags", **TRIGGERED, stop_after_first=True)}},
+        ["so", "so <f=a>ab</f>"],
+        ["<f=a>ab</f> and"],
+    ),
+    (
+        {"structural_tag": {"format": tag_format("tags_with_separator", tags=TRIGGERED["tags"], separator=",")}},
+        ["", "<f=a>ab</f>", "<f=a>ab</f>,<f=a>b</f>"],
+        ["<f=a>ab</f>,", ","],
+    ),
     ({"structural_tag": CALL}, ["so", "see <f=a>12</f> and", "<f=a>1</f><f=a>2</f>"], ["<f=a>x", "<f=b>", "<f=a>12"]),
 ]
 
@@ -119,9 +158,14 @@ def test_control_tokens_are_no_text(compiler: Compiler, tokenizer: Tokenizer):
         ({"grammar": "start: start"}, "go on"),
         ({"grammar": "x ::= ("}, "GBNF"),
         ({"grammar": "nonsense"}, "nonsense|rule|start|Expected|grammar"),
-        ({"structural_tag": {}}, "triggers"),
+        ({"structural_tag": {}}, "structures"),
         ({"structural_tag": {"structures": [{"begin": "<a>"}], "triggers": ["<b>"]}}, "<a>"),
-        ({"structural_tag": {"structures": [5], "triggers": ["<b>"]}}, "structures"),
+        ({"structural_tag": {"structures": [5], "triggers": ["<b>"]}}, "structure must have `begin`"),
+        ({"structural_tag": {"structures": [{"begin": "<a>"}]}}, "triggers"),
+        ({"structural_tag": {"format": {"type": "poem"}}}, "any_text"),
+        ({"structural_tag": {"format": tag_format("sequence", elements=[ANY, ANY])}}, "nothing can follow"),
+        ({"structural_tag": {"format": tag_format("tag", begin="<a>", end=5, content=ANY)}}, "end"),
+        ({"structural_tag": {"format": tag_format("json_schema", json_schema=5)}}, "object"),
     ],
     ids=str,
 )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from octavo.core.parameter import ParameterError
 from octavo.core.structured import StructuredOutputsParams as Params
-from octavo.text.grammar import GrammarError
 from octavo.text.guide import Compiler, LLGuide
+from octavo.text.lark import GrammarError
 from octavo.text.trial import ByteVocabulary
 
 END = 256
@@ -145,7 +145,35 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keywords | st.text(max_size=4), inner, max_size=4),
     max_leaves=12,
 )
+marks = st.sampled_from(["<a>", "<a", "</a>", "", ","])
+tag_formats = st.recursive(
+    st.sampled_from(
+        [
+            {"type": "any_text"},
+            {"type": "const_string", "value": "x"},
+            {"type": "regex", "pattern": "[ab]{1,3}"},
+            {"type": "json_schema", "json_schema": {"enum": [1, "two"]}},
+        ]
+    ),
+    lambda inner: st.one_of(
+        st.builds(
+            lambda kind, of: {"type": kind, "elements": of}, st.sampled_from(["sequence", "or"]), st.lists(inner)
+        ),
+        st.builds(
+            lambda kind, tags, trigger, flags: {"type": kind, "tags": tags, "triggers": [trigger], **flags},
+            st.sampled_from(["triggered_tags", "tags_with_separator"]),
+            st.lists(st.fixed_dictionaries({"begin": marks, "content": inner, "end": marks | st.lists(marks)})),
+            marks,
+            st.dictionaries(st.sampled_from(["at_least_one", "stop_after_first"]), st.booleans()),
+        ).map(lambda given: {**given, "separator": ","}),
+        st.builds(
+            lambda begin, of, end: {"type": "tag", "begin": begin, "content": of, "end": end}, marks, inner, marks
+        ),
+    ),
+    max_leaves=5,
+)
 anything = st.one_of(
+    tag_formats.map(lambda given: {"structural_tag": {"format": given}}),
     nonsense.map(lambda text: {"regex": text}),
     nonsense.map(lambda text: {"grammar": text}),
     st.lists(st.text(max_size=10), max_size=4).map(lambda texts: {"choice": texts}),

@@ -9,7 +9,8 @@ import llguidance
 
 from octavo.core.structured import StructuredOutput
 from octavo.core.types import TokenId
-from octavo.text.grammar import GrammarError, readable, source_of
+from octavo.text.grammar import readable, source_of
+from octavo.text.lark import GrammarError
 
 _MAX_KEPT = 64
 """Compiled structured outputs that are kept for whoever asks for the same."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING
 
 from octavo.core.structured import Structure, StructuredOutput
-from octavo.text.grammar import GrammarError
+from octavo.text.lark import GrammarError
 
 if TYPE_CHECKING:
     from octavo.text.guide import Compiler, LLGuide

@@ -140,6 +140,7 @@ class ResponseFormat(BaseModel):
     json_schema: JsonSchema | None = optional("With the type json_schema.")
     structures: list[Any] | None = optional("With the type structural_tag: objects with begin, schema and end.")
     triggers: list[Any] | None = optional("With the type structural_tag: what a structure begins with.")
+    format: dict[str, Any] | None = optional("With the type structural_tag: the newer notation, instead of both.")
 
 
 class StructuredOutputs(BaseModel):

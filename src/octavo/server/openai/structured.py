@@ -15,13 +15,20 @@ from octavo.core.structured import (
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.schema import ResponseFormat, Sampling
 from octavo.server.service import Service
-from octavo.text.grammar import GrammarError
+from octavo.text.lark import GrammarError
 
 Named = tuple[str, StructuredOutput]
 """A form, and the path of the field that asked for it."""
 
 _IN_JSON = {Structure.JSON_SCHEMA, Structure.STRUCTURAL_TAG}
 _KINDS = {"json_", "regex", "choice", "grammar", "json_object", "structural_tag"}
+_PARTS = {
+    "json_schema": "json_schema",
+    "structures": "structural_tag",
+    "triggers": "structural_tag",
+    "format": "structural_tag",
+}
+"""Part of a response_format -> the type that it belongs to."""
 _OLD = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 
 
@@ -86,11 +93,7 @@ def _check_parts(given: ResponseFormat) -> None:
     if given.type == "json_schema" and given.json_schema is None:
         message = "response_format.json_schema is required where the type is json_schema"
         raise invalid(message, "response_format.json_schema", "missing_required_parameter")
-    for name, kind in (
-        ("json_schema", "json_schema"),
-        ("structures", "structural_tag"),
-        ("triggers", "structural_tag"),
-    ):
+    for name, kind in _PARTS.items():
         if getattr(given, name) is not None and given.type != kind:
             message = f"response_format.{name} belongs to the type {kind}, and the type is {given.type}"
             raise invalid(message, f"response_format.{name}")
