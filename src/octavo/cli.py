@@ -91,6 +91,16 @@ _SAMPLING = (
     _argument("--ignore-eos", action="store_true", help="go on after the model's own end"),
     _argument("--seed", type=int, help="the same seed gives the same answer"),
 )
+_VISIT = (
+    _argument("--url", help="the server; default: where the configuration has it listen"),
+    _argument("--key", metavar="KEY", help="the API key to send; default: the first of --api-key"),
+    _JSON,
+)
+_PREFIX = (
+    _argument("--chat", action="store_true", help="the text is what a user says, through the chat template"),
+    _argument("--system", metavar="TEXT", help="with --chat: a system message before it"),
+    _argument("--cache-salt", metavar="SALT", help="the salt of the requests that it is about"),
+)
 COMMANDS: dict[str, Command] = {
     "serve": Command(
         help="serve a model over HTTP",
@@ -138,6 +148,27 @@ COMMANDS: dict[str, Command] = {
         run="octavo.tools.doctor:main",
         sections=ALL,
         arguments=(_MODEL_ARGUMENT, _JSON),
+    ),
+    "pin": Command(
+        help="keep the beginning of prompts in the cache of a running server",
+        run="octavo.tools.pins:main",
+        arguments=(
+            _argument("action", metavar="ACTION", choices=("add", "list", "remove"), help="add, list or remove"),
+            _argument("text", metavar="TEXT", nargs="*", help="to add: the text; to remove: the id"),
+            _argument("--ttl", type=float, metavar="SECONDS", help="how long it stays; default: an hour"),
+            *_PREFIX,
+            *_VISIT,
+        ),
+    ),
+    "explain": Command(
+        help="say what a prompt would find in the cache of a running server, and why no more",
+        run="octavo.tools.explain:main",
+        arguments=(
+            _argument("subject", metavar="SUBJECT", choices=("cache",), help="cache"),
+            _argument("text", metavar="TEXT", nargs="*", help="the prompt"),
+            *_PREFIX,
+            *_VISIT,
+        ),
     ),
     "config": Command(
         help="print each setting, and where its value came from",
@@ -221,7 +252,11 @@ _EXPECTED = {
 """What a user can cause. Looked up when something was raised: a module that is not loaded raised nothing."""
 _REFUSALS = {"octavo.engine.client": "CannotStart"}
 """The same, where only an engine that loads can know it."""
-_FAILURES = {"octavo.engine.client": "EngineDead", "octavo.engine.outputs": "GenerationError"}
+_FAILURES = {
+    "octavo.engine.client": "EngineDead",
+    "octavo.engine.outputs": "GenerationError",
+    "octavo.tools.visit": "ServerRefused",
+}
 
 
 def _expected() -> tuple[type[BaseException], ...]:

@@ -6,12 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.core.misses import Miss, MissReason
+from octavo.core.pins import Pin, PinOutcome, PinWish
 from octavo.core.ports import Capacity
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine import wire
 from octavo.engine.answers import ANSWERS
-from octavo.engine.asks import ASKS, CacheReset, ResetPrefixCache
+from octavo.engine.asks import (
+    ASKS,
+    AddPin,
+    CacheReset,
+    Explained,
+    ExplainPrefix,
+    ListPins,
+    PinList,
+    PinRemoved,
+    RemovePin,
+    ResetPrefixCache,
+)
 from octavo.engine.client import EngineFacts
 from tests.engine import events as made
 
@@ -55,8 +68,15 @@ def test_news_arrive_as_sent(message):
     assert wire.read_news(body) == message
 
 
+PIN = Pin("p", "t", 32, 2, 60.5)
 asks_and_replies = [
     (ResetPrefixCache(), CacheReset(3, 0)),
+    (AddPin(PinWish("p", "t", b"ns", (1, 2), 60.0, 5)), PinOutcome(PIN)),
+    (AddPin(PinWish("p", "t", b"ns", (1, 2), 60.0, 5)), PinOutcome(num_missing=2)),
+    (RemovePin("p", None), PinRemoved(True)),
+    (ListPins("t"), PinList((PIN, PIN), 3)),
+    (ExplainPrefix((1, 2), b"ns", "t"), Explained(1, Miss(MissReason.EVICTED, 1, 2.5, (1,), (2, 3)))),
+    (ExplainPrefix((1, 2), b"ns", "t"), Explained(1, None)),
 ]
 
 

@@ -14,7 +14,7 @@ def document(site: Site) -> dict[str, Any]:
 def test_each_route_and_each_field_is_described(site: Site) -> None:
     described = document(site)
     for route in ROUTES:
-        path = route.path + "{model}" if route.path.endswith("/") else route.path
+        path = f"{route.path}{{{route.names}}}" if route.path.endswith("/") else route.path
         operation = described["paths"][path][route.method.lower()]
         assert operation["summary"]
         if route.body is not None:

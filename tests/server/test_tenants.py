@@ -12,7 +12,7 @@ import pytest
 from octavo.config.schema import Config, ModelConfig, SchedulerConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import ROUTES
-from octavo.server.auth import FOR_ALL, OPEN_PATHS
+from octavo.server.auth import FOR_ALL, OPEN_PATHS, OWN
 from octavo.server.tallies import MOST_NAMED
 from tests.server.site import BLOCK_SIZE, MAX_MODEL_LEN, Gate, Site, backend_of, running
 from tests.server.test_connections import in_thread
@@ -87,7 +87,7 @@ def test_what_shows_others_is_for_operators(shared: Site) -> None:
             for key in ("red", OPERATOR, "staff")
         }
         assert 403 not in (status[OPERATOR], status["staff"])
-        is_open = route.path in OPEN_PATHS | FOR_ALL or route.path.startswith("/v1/")
+        is_open = route.path in OPEN_PATHS | FOR_ALL or route.path.startswith(OWN)
         assert (status["red"] == 403) is not is_open, route.path
     refused = shared.http.get("/metrics", **as_("red"))
     assert error_of(refused)["code"] == "operator_only"
@@ -95,9 +95,8 @@ def test_what_shows_others_is_for_operators(shared: Site) -> None:
 
 
 def test_every_route_that_generates_is_counted() -> None:
-    assert {route.path for route in ROUTES if route.method == "POST" and route.path.startswith("/v1/")} == {
-        route.path for route in ROUTES if route.generates
-    }
+    posts = {route.path for route in ROUTES if route.method == "POST" and route.path.startswith("/v1/")}
+    assert posts | {"/octavo/v1/pins"} == {route.path for route in ROUTES if route.generates}
 
 
 PROMPT = "a prompt that fills some blocks of the cache"

@@ -181,6 +181,12 @@ class CacheConfig:
         help="which cached block is given up first; adaptive is lru with more patience for what was reused",
         choices=("adaptive", "lru", "fifo", "s3fifo", "gdsf"),
     )
+    pin_quota: float = option(
+        0.25,
+        help="share of the KV blocks that one tenant may pin (POST /octavo/v1/pins); 0: none",
+        at_least=0,
+        at_most=0.5,
+    )
     prefix_caching_hash_algo: str = option(
         "sha256", help="how the keys of cached blocks are digested", choices=("sha256", "blake2b")
     )

@@ -66,6 +66,13 @@ class Rules:
         help="whose cached prompts it may hit: `private`, its own; or a name, those of all tenants that say this name",
         check=_group,
     )
+    pin_quota: float | None = option(
+        None,
+        help="share of the KV blocks that it may pin",
+        at_least=0,
+        at_most=0.5,
+        none_means="--pin-quota",
+    )
     operator: bool = option(False, help="may also use what shows other tenants: /metrics, /load, /octavo/v1/...")
 
     def __post_init__(self) -> None:

@@ -173,19 +173,28 @@ class KvCache:
 
     def why_missed(self, choice: Choice, hit: Hit, now: float) -> Miss | None:
         """Why it has to compute more than its last token, after such a hit. Pure."""
-        if choice.num_left <= 1:
+        if self._enabled and choice.num_left > 1 and not self.reads(choice):
+            return Miss(MissReason.PROMPT_LOGPROBS, 0)
+        return self._why(choice.chain, choice.tokens, choice.request.tenant, hit, now)
+
+    def explain(self, tokens: Sequence[TokenId], namespace: bytes, tenant: str, now: float) -> tuple[int, Miss | None]:
+        """What a prompt would find if it came now: how many tokens, and why no more. Changes nothing."""
+        chain = self.new_chain(namespace)
+        chain.extend(tokens)
+        hit = self.find(chain, tokens) if self._enabled else NO_HIT
+        return hit.num_tokens, self._why(chain, tokens, tenant, hit, now)
+
+    def _why(self, chain: KeyChain, tokens: Sequence[TokenId], tenant: str, hit: Hit, now: float) -> Miss | None:
+        if len(tokens) - hit.num_tokens <= 1:
             return None
         if not self._enabled:
             return Miss(MissReason.DISABLED, 0)
-        if not self.reads(choice):
-            return Miss(MissReason.PROMPT_LOGPROBS, 0)
         if hit.cut:
             return Miss(MissReason.NO_ROOM_TO_COPY, hit.num_tokens)
         known = (*hit.whole, *hit.loads)
-        if self.claims.has(choice.chain, len(known)):
+        if self.claims.has(chain, len(known)):
             return Miss(MissReason.STILL_COMPUTING, hit.num_tokens)
-        tenant, size = choice.request.tenant, self._block_size
-        sought = Sought(choice.chain, choice.tokens, tenant, len(known), hit.num_tokens, size)
+        sought = Sought(chain, tokens, tenant, len(known), hit.num_tokens, self._block_size)
         return why_missed(sought, known[-1] if known else None, self.index, self.history, now)
 
     # ---- leases ----
@@ -329,10 +338,10 @@ class KvCache:
             return PinOutcome(code="no_room_to_pin", message=message)
         return None
 
-    def unpin(self, pin_id: str, tenant: str, now: float) -> tuple[Event, ...] | None:
-        """Lets go of this tenant's pin; None where it has none of that name. The blocks stay cached."""
+    def unpin(self, pin_id: str, tenant: str | None, now: float) -> tuple[Event, ...] | None:
+        """Lets go of this tenant's pin, or of anybody's; None where there is none. The blocks stay cached."""
         pin = self.pins.remove(pin_id, tenant)
-        return None if pin is None else (PrefixUnpinned(now, pin_id, tenant),)
+        return None if pin is None else (PrefixUnpinned(now, pin_id, pin.tenant),)
 
     def expire_pins(self, now: float) -> tuple[Event, ...]:
         """Lets go of the pins whose time is up."""

@@ -71,9 +71,9 @@ class Pins:
     def leases(self) -> Iterator[Lease]:
         return (lease for _, lease in self._held.values())
 
-    def of(self, tenant: str) -> tuple[Pin, ...]:
-        """This tenant's, the oldest first."""
-        return tuple(pin for pin, _ in self._held.values() if pin.tenant == tenant)
+    def of(self, tenant: str | None) -> tuple[Pin, ...]:
+        """This tenant's, the oldest first; None: everybody's."""
+        return tuple(pin for pin, _ in self._held.values() if tenant in (None, pin.tenant))
 
     def blocks_of(self, tenant: str) -> frozenset[BlockId]:
         held = (_blocks(lease) for pin, lease in self._held.values() if pin.tenant == tenant)
@@ -84,10 +84,10 @@ class Pins:
         self._holders.update(_blocks(lease))
         self._next_s = min(self._next_s, pin.expires_s)
 
-    def remove(self, pin_id: str, tenant: str) -> Pin | None:
-        """Lets go of this tenant's pin; None where it has none of that name."""
+    def remove(self, pin_id: str, tenant: str | None = None) -> Pin | None:
+        """Lets go of this tenant's pin, or of anybody's; None where there is none of that name."""
         pin, lease = self._held.get(pin_id, (None, None))
-        if pin is None or lease is None or pin.tenant != tenant:
+        if pin is None or lease is None or tenant not in (None, pin.tenant):
             return None
         del self._held[pin_id]
         self._holders -= Counter(_blocks(lease))
@@ -101,7 +101,7 @@ class Pins:
             return ()
         over = [pin for pin, _ in self._held.values() if pin.expires_s <= now]
         for pin in over:
-            self.remove(pin.pin_id, pin.tenant)
+            self.remove(pin.pin_id)
         return tuple(over)
 
 

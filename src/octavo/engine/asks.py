@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from octavo.core.misses import Miss
+from octavo.core.pins import Pin, PinOutcome, PinWish
+
 R = TypeVar("R")
 
 
@@ -31,5 +34,61 @@ class ResetPrefixCache(Ask[CacheReset]):
     reply = CacheReset
 
 
-ASKS: Mapping[str, type[Ask[Any]]] = {kind.__name__: kind for kind in (ResetPrefixCache,)}
+@dataclass(frozen=True, slots=True)
+class AddPin(Ask[PinOutcome]):
+    """Pin a prefix. Where it is not cached whole, the reply says how many tokens a request must compute first."""
+
+    wish: PinWish
+    reply = PinOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class PinRemoved:
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePin(Ask[PinRemoved]):
+    """Let go of a tenant's pin; with None, of anybody's."""
+
+    pin_id: str
+    tenant: str | None
+    reply = PinRemoved
+
+
+@dataclass(frozen=True, slots=True)
+class PinList:
+    pins: tuple[Pin, ...]
+    num_blocks: int
+    """That they hold together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPins(Ask[PinList]):
+    """A tenant's pins; with None, everybody's."""
+
+    tenant: str | None
+    reply = PinList
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    num_cached: int
+    """Tokens that need not be computed."""
+    miss: Miss | None
+    """Why no more than these are found; None where only the last one is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainPrefix(Ask[Explained]):
+    """What would a prompt find in the prefix cache if it came now? Changes nothing."""
+
+    tokens: tuple[int, ...]
+    namespace: bytes
+    tenant: str
+    reply = Explained
+
+
+_KINDS: tuple[type[Ask[Any]], ...] = (ResetPrefixCache, AddPin, RemovePin, ListPins, ExplainPrefix)
+ASKS: Mapping[str, type[Ask[Any]]] = {kind.__name__: kind for kind in _KINDS}
 """Every kind, by the name under which it travels. `answers.py` has the same, with the answer to each."""

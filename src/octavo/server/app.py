@@ -11,11 +11,19 @@ from starlette.middleware.cors import CORSMiddleware
 
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineDead
-from octavo.server import caching, documentation, operations
+from octavo.server import caching, documentation, operations, pinning
 from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai import chat, completions, models, tokenize
 from octavo.server.openai.errors import ApiError, engine_dead, failed
-from octavo.server.openai.schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.server.openai.schema import (
+    Body,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    PinRequest,
+    PrefixRequest,
+    TokenizeRequest,
+)
 from octavo.server.service import Service
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
@@ -34,6 +42,8 @@ class Route:
     path: str
     handler: Handler
     body: type[Body] | None = None
+    names: str = "model"
+    """What the rest of such a path is."""
     generates: bool = False
     """It makes the engine work, and so counts as one that runs or waits."""
 
@@ -51,6 +61,10 @@ ROUTES = (
     Route("GET", "/health/ready", operations.ready),
     Route("GET", "/load", operations.load),
     Route("GET", "/metrics", operations.metrics),
+    Route("POST", "/octavo/v1/explain", caching.explain, PrefixRequest),
+    Route("GET", pinning.PATH, pinning.list_pins),
+    Route("POST", pinning.PATH, pinning.add, PinRequest, generates=True),
+    Route("DELETE", f"{pinning.PATH}/", pinning.remove, names="id"),
     Route("DELETE", "/octavo/v1/prefix_cache", caching.reset),
     Route("POST", "/reset_prefix_cache", caching.reset_as_vllm),
     Route("GET", "/docs", documentation.page),
@@ -122,8 +136,10 @@ class App:
         return handler
 
     def _below(self, path: str) -> Mapping[str, Handler]:
-        parent = path[: path.find("/", 4) + 1] if path.startswith("/v1/") else ""
-        return self._routes.get(parent, {}) if parent != path else {}
+        above = [
+            parent for parent in self._routes if parent.endswith("/") and path.startswith(parent) and parent != path
+        ]
+        return self._routes[above[0]] if above else {}
 
     async def _apologise(self, exchange: Exchange) -> None:
         if not exchange.status:

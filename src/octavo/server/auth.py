@@ -10,7 +10,9 @@ from octavo.server.openai.errors import ApiError
 OPEN_PATHS = frozenset({"/health", "/health/ready"})
 """Probes are made by machines that hold no key, and their answer says nothing but yes or no."""
 FOR_ALL = frozenset({"/tokenize", "/detokenize", "/tokenizer_info", "/version", "/docs", "/openapi.json"})
-"""Beside /v1/..., what every tenant may use. The rest tells of others, and is for operators."""
+OWN = ("/v1/", "/octavo/v1/pins", "/octavo/v1/explain")
+"""What begins like this shows a tenant nothing but its own."""
+"""Beside what is its own, what every tenant may use. The rest tells of others, and is for operators."""
 
 
 class KeyGuard:
@@ -47,7 +49,7 @@ class KeyGuard:
 
 def check_operator(tenant: Tenant, path: str) -> None:
     """Raises ApiError 403 where this path is not for tenants."""
-    if not (tenant.rules.operator or path in OPEN_PATHS or path in FOR_ALL or path.startswith("/v1/")):
+    if not (tenant.rules.operator or path in OPEN_PATHS or path in FOR_ALL or path.startswith(OWN)):
         message = f"{path} tells of others, too: it needs a key of --api-key, or of a tenant with `operator: true`"
         raise ApiError(403, message, kind="permission_error", code="operator_only")
 

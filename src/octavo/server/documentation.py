@@ -41,7 +41,7 @@ def describe(routes: "Iterable[Route]") -> dict[str, Any]:
     schemas: dict[str, Any] = {"Error": _ERROR}
     paths: dict[str, Any] = {}
     for route in routes:
-        path = f"{route.path}{{model}}" if route.path.endswith("/") else route.path
+        path = f"{route.path}{{{route.names}}}" if route.path.endswith("/") else route.path
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
@@ -62,7 +62,7 @@ def _operation(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
         "responses": {"200": {"description": "The answer"}, "4XX": problem, "5XX": problem},
     }
     if route.path.endswith("/"):
-        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+        operation["parameters"] = [{"name": route.names, "in": "path", "required": True, "schema": {"type": "string"}}]
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": _content(_schema(route.body, schemas))}
     return operation

@@ -22,7 +22,7 @@ from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked
 from octavo.server.openai.params import Scores, asked_length
 from octavo.server.openai.respond import Gathered, respond
-from octavo.server.openai.schema import ChatRequest, TokenizeRequest
+from octavo.server.openai.schema import ChatRequest, TextRequest
 from octavo.server.openai.structured import asked_structure
 from octavo.server.service import Service
 from octavo.text.chat import TemplateError, encode_chat
@@ -72,7 +72,7 @@ def chat_messages(service: Service, messages: Sequence[Message]) -> list[Message
     return checked(messages, service.template.source)
 
 
-async def chat_ids(service: Service, body: ChatRequest | TokenizeRequest, messages: Sequence[Message]) -> list[int]:
+async def chat_ids(service: Service, body: ChatRequest | TextRequest, messages: Sequence[Message]) -> list[int]:
     """The conversation as the model reads it. Raises ApiError 400 with the template's own words where it refuses."""
     template = service.template
     assert template is not None, "chat_messages has checked"
@@ -93,7 +93,7 @@ async def chat_ids(service: Service, body: ChatRequest | TokenizeRequest, messag
     return ids
 
 
-def _turn(body: ChatRequest | TokenizeRequest) -> bool:
+def _turn(body: ChatRequest | TextRequest) -> bool:
     """Does the template open the assistant's turn? Not where the last message is continued."""
     if body.continue_final_message and body.add_generation_prompt:
         message = "add_generation_prompt opens a new turn and continue_final_message goes on with the last: not both"
@@ -101,7 +101,7 @@ def _turn(body: ChatRequest | TokenizeRequest) -> bool:
     return not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
 
 
-def _template_options(body: ChatRequest | TokenizeRequest) -> Mapping[str, Any]:
+def _template_options(body: ChatRequest | TextRequest) -> Mapping[str, Any]:
     given = dict(body.chat_template_kwargs or {})
     taken = _OURS.intersection(given)
     if taken:

@@ -121,7 +121,7 @@ class Job:
         except EngineDead as error:
             raise engine_dead(error) from None
         finally:
-            await _close(steps)
+            await close(steps)
         if not answer.done:
             raise failed("the engine ended this request without saying why")
 
@@ -139,7 +139,7 @@ class Job:
         return list(deltas)
 
 
-async def _close(steps: object) -> None:
+async def close(steps: object) -> None:
     """Ends the request in the engine, where it has not ended."""
     close = getattr(steps, "aclose", None)
     if close is not None:

@@ -246,22 +246,41 @@ class CompletionRequest(Sampling):
     add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
 
 
-class TokenizeRequest(Body):
-    """POST /tokenize: `prompt` (or `content`), or `messages`."""
+class TextRequest(Body):
+    """A text, as it is or through the chat template: what becomes token ids."""
 
     prompt: str | None = optional("A text.")
-    content: str | None = optional("The same as prompt.")
     messages: Objects | None = optional("A conversation, put through the chat template.")
     add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
-    add_special: bool | None = optional("The same as add_special_tokens.")
     parse_special: bool | None = optional(
         "Read control tokens in the text as such. Default: as in a prompt (--allow-special-tokens-in-text)."
     )
-    return_token_strs: bool | None = optional("Also answer the text of each token.")
     add_generation_prompt: bool | None = optional("For messages. Default true.")
     continue_final_message: bool | None = optional("For messages. Default false.")
     chat_template_kwargs: dict[str, Any] | None = optional("For messages.")
     tools: Objects | None = optional("For messages: shown to the template.")
+
+
+class TokenizeRequest(TextRequest):
+    """POST /tokenize: `prompt` (or `content`), or `messages`."""
+
+    content: str | None = optional("The same as prompt.")
+    add_special: bool | None = optional("The same as add_special_tokens.")
+    return_token_strs: bool | None = optional("Also answer the text of each token.")
+
+
+class PrefixRequest(TextRequest):
+    """POST /octavo/v1/explain: `prompt`, `token_ids` or `messages`."""
+
+    token_ids: Ids | None = optional("Token ids.")
+    cache_salt: str | None = optional("The salt of the requests that it is about.")
+
+
+class PinRequest(PrefixRequest):
+    """POST /octavo/v1/pins: `prompt`, `token_ids` or `messages`."""
+
+    add_generation_prompt: bool | None = optional("For messages. Default false.")
+    ttl: float | None = optional("How long it stays, in seconds. Default 3600, at most 2592000.")
 
 
 class DetokenizeRequest(Body):

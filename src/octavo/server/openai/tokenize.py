@@ -8,7 +8,7 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.chat import chat_ids, chat_messages
 from octavo.server.openai.errors import invalid
 from octavo.server.openai.intake import read, report_unknown
-from octavo.server.openai.schema import DetokenizeRequest, TokenizeRequest
+from octavo.server.openai.schema import DetokenizeRequest, TextRequest, TokenizeRequest
 from octavo.server.service import Service
 
 
@@ -17,7 +17,11 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     body = await read(service, exchange, TokenizeRequest)
     report_unknown(service, exchange, tuple(body.model_extra or ()))
     service.check_model(body.model)
-    ids = await _ids(service, body)
+    content = body.content if body.prompt is None else body.prompt
+    if body.content is not None and (body.prompt is not None or body.messages is not None):
+        raise invalid("give one of prompt, content and messages", "content")
+    adds = _one_of("add_special_tokens", body.add_special_tokens, body.add_special)
+    ids = await ids_of(service, body.model_copy(update={"prompt": content, "add_special_tokens": adds}))
     answer: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": service.facts.capacity.max_model_len,
@@ -28,19 +32,31 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     await exchange.reply(200, msgspec.json.encode(answer))
 
 
-async def _ids(service: Service, body: TokenizeRequest) -> list[int]:
-    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
+async def ids_of(service: Service, body: TextRequest) -> list[int]:
+    """The ids of the one text, conversation or list that was given. Raises ApiError 400."""
+    names = [name for name in ("prompt", "messages", "token_ids") if name in type(body).model_fields]
+    given = [name for name in names if getattr(body, name) is not None]
     if len(given) != 1:
-        raise invalid("give one of prompt, content and messages", given[1] if given else "prompt")
+        raise invalid(f"give one of {' and '.join(names)}", given[1] if given else "prompt")
     if body.messages is not None:
         return await chat_ids(service, body, chat_messages(service, body.messages))
-    text = body.prompt if body.prompt is not None else body.content or ""
-    add = _one_of("add_special_tokens", body.add_special_tokens, body.add_special)
+    text, adds = body.prompt, body.add_special_tokens is not False
+    if text is None:
+        return checked_ids(service, getattr(body, given[0]), given[0])
 
     def encode() -> list[int]:
-        return service.tokenizer.encode(text, add_special_tokens=add, parse_special=body.parse_special)
+        return service.tokenizer.encode(text, add_special_tokens=adds, parse_special=body.parse_special)
 
     return await service.off_loop(len(text), encode)
+
+
+def checked_ids(service: Service, ids: list[int], param: str) -> list[int]:
+    """Raises ApiError 400 for an id outside the vocabulary."""
+    limit = service.facts.capacity.vocab_size
+    for index, token in enumerate(ids):
+        if not 0 <= token < limit:
+            raise invalid(f"{param}[{index}] is {token}, but ids are from 0 to {limit - 1}", f"{param}[{index}]")
+    return ids
 
 
 def _one_of(name: str, first: bool | None, second: bool | None) -> bool:
@@ -55,11 +71,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
     body = await read(service, exchange, DetokenizeRequest)
     report_unknown(service, exchange, tuple(body.model_extra or ()))
     service.check_model(body.model)
-    limit = service.facts.capacity.vocab_size
-    for index, token in enumerate(body.tokens):
-        if not 0 <= token < limit:
-            raise invalid(f"tokens[{index}] is {token}, but ids are from 0 to {limit - 1}", f"tokens[{index}]")
-    text = service.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    text = service.tokenizer.decode(checked_ids(service, body.tokens, "tokens"), skip_special_tokens=False)
     await exchange.reply(200, msgspec.json.encode({"prompt": text, "content": text}))
 
 
