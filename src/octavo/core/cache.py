@@ -182,6 +182,9 @@ class KvCache:
         chain = self.new_chain(namespace)
         chain.extend(tokens)
         hit = self.find(chain, tokens) if self._enabled else NO_HIT
+        if self.tier is not None and (run := self.tier.match(chain, hit.whole)):
+            end = min((len(hit.whole) + len(run)) * self._block_size, len(tokens) - 1)
+            hit = Hit(hit.whole, None, end, loads=run)
         return hit.num_tokens, self._why(chain, tokens, tenant, hit, now)
 
     def _why(self, chain: KeyChain, tokens: Sequence[TokenId], tenant: str, hit: Hit, now: float) -> Miss | None:

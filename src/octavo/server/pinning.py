@@ -92,6 +92,8 @@ async def _pin(service: Service, exchange: Exchange, wish: PinWish) -> None:
         num_computed = num_computed or _charged(exchange, outcome.num_missing)
         await _compute(service, wish)
         outcome = await service.ask(AddPin(wish))
+    if exchange.spending is not None:
+        exchange.spending.end(num_computed)
     if outcome.pin is None:
         raise _refusal(outcome)
     answer = {**_shown(outcome.pin), "computed_tokens": num_computed}
@@ -102,7 +104,6 @@ def _charged(exchange: Exchange, num_tokens: int) -> int:
     """Takes what is to be computed from the tenant's quota of tokens. Raises ApiError 429."""
     if exchange.spending is not None:
         exchange.spending.charge(num_tokens, "prompt")
-        exchange.spending.used = num_tokens
     return num_tokens
 
 
