@@ -1,6 +1,7 @@
 """The tenants' file: settings are read, mistakes are clear and show no key, noise is refused."""
 
 import hashlib
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,15 @@ def test_without_a_file_the_keys_are_nobodys() -> None:
     assert NOBODY.rules.operator
 
 
-def test_a_file_as_the_documentation_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_documentation_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.setenv("BATCH_KEY", "k")
+    names = {tenant.name for tenant in read(tmp_path, example, policy="fcfs").values()}
+    assert names == {"research", "batch"}
+
+
+def test_a_file_with_all_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCH_KEY", "from-the-environment")
     keys = read(
         tmp_path,
