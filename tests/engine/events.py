@@ -20,6 +20,7 @@ from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
+from octavo.core.structured import Structure, StructuredOutput
 from octavo.core.types import FinishReason
 
 counts = st.integers(0, 2**31)
@@ -79,6 +80,7 @@ params = st.builds(
     allowed_token_ids=st.none() | st.lists(counts, min_size=1, max_size=3),
     logprobs=st.none() | st.integers(0, 5),
     max_tokens=st.none() | st.integers(1, 2**20),
+    structured_outputs=st.none() | st.builds(StructuredOutput, st.sampled_from(Structure), names),
 )
 requests = st.builds(
     Request,

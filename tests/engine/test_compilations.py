@@ -78,6 +78,25 @@ def test_a_held_request_can_be_withdrawn_and_its_guide_is_dropped():
     assert script.stepped()[-1].num_waiting == 0
 
 
+def test_what_nobody_waits_for_is_not_begun():
+    gate, begun = Gate(), list[str]()
+
+    def noted(output: StructuredOutput) -> Guide:
+        begun.append(output.text)
+        return gate(output)
+
+    waiting = Compilations(noted)
+    for name in "123456":
+        waiting.start(name, one_of(name))
+    for name in "456":
+        waiting.drop(name)
+    gate.open.set()
+    done = set[str]()
+    while waiting.pending:
+        done |= {name for name, _ in waiting.take(PATIENCE_S)}
+    assert done == set(begun) == {"1", "2", "3"}
+
+
 @pytest.mark.parametrize("wrong", [ValueError("it is no form"), RuntimeError("a bug"), KeyboardInterrupt()])
 def test_what_cannot_be_compiled_ends_its_request_alone(wrong: BaseException, caplog: pytest.LogCaptureFixture):
     def failing(output: StructuredOutput) -> Guide:

@@ -50,6 +50,10 @@ class Compilations:
                 self._num_threads += 1
                 _start_thread(self._work)
 
+    def drop(self, request_id: RequestId) -> None:
+        """Nobody waits for this one any more. Where it was not begun, it will not be."""
+        self._due.pop(request_id, None)
+
     def take(self, wait_s: float = 0.0) -> list[Outcome]:
         """The outcomes since the last call; where there are none, waits at most so long for one."""
         outcomes: list[Outcome] = []
@@ -72,7 +76,8 @@ class Compilations:
                     self._num_threads -= 1
                     return
                 request_id, output = self._todo.popleft()
-            self._done.put((request_id, self._outcome(output)))
+            if request_id in self._due:
+                self._done.put((request_id, self._outcome(output)))
 
     def _outcome(self, output: StructuredOutput) -> Guide | str:
         try:

@@ -120,7 +120,7 @@ class EngineLoop:
             if isinstance(order, Request):
                 events += self._submit(order, time_s)
             elif isinstance(order, Withdraw):
-                events += self._scheduler.cancel(order.request_id, time_s, order.choice)
+                events += self._cancel(order, time_s)
             else:
                 told, reply = self._answer(order.ask, time_s)
                 events += told
@@ -135,6 +135,11 @@ class EngineLoop:
         if output is not None and not isinstance(events[-1], Refused):
             self._compilations.start(request.request_id, output)
         return events
+
+    def _cancel(self, order: Withdraw, time_s: float) -> Sequence[Event]:
+        if order.choice is None:
+            self._compilations.drop(order.request_id)
+        return self._scheduler.cancel(order.request_id, time_s, order.choice)
 
     def _answer(self, ask: Ask[Any], time_s: float) -> tuple[Sequence[Event], Any]:
         """A question that cannot be answered is its asker's misfortune, nobody else's."""

@@ -17,14 +17,14 @@ def source_of(output: StructuredOutput) -> str:
 
 def readable(message: str) -> str:
     """llguidance's message, without the source that it repeats."""
-    lines = [line.strip() for line in message.splitlines() if line.strip() and not _repeats(line)]
-    text = "; ".join(lines)
+    lines = [line.strip() for line in message.replace("<non-verbose/>", "").splitlines() if not _repeats(line)]
+    text = "; ".join(filter(None, lines))
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 def _repeats(line: str) -> bool:
     """Is it a numbered line of the source, or the mark below one?"""
-    return line.strip() == "^" or (line.lstrip().split(" ", 1)[0].isdigit() and " | " in line)
+    return not line.strip(" ^") or (line.lstrip().split(" ", 1)[0].isdigit() and " | " in line)
 
 
 def _choice(text: str) -> str:
