@@ -194,7 +194,8 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     facts = _facts(config, checkpoint, loaded, plan, backend)
     algorithm = config.cache.prefix_caching_hash_algo
     scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, hash_algorithm=algorithm)
-    return Replica(scheduler, backend, facts, compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size))
+    compile = compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size)
+    return Replica(scheduler, backend, facts, compile, config.engine.audit)
 
 
 def compiler_of(vocabulary: Vocabulary, vocab_size: int) -> Compile:

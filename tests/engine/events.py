@@ -4,8 +4,10 @@ from hypothesis import strategies as st
 
 from octavo.core.events import (
     Admitted,
+    Audited,
     BlockEvicted,
     BlockStored,
+    Drafted,
     Finished,
     Generated,
     Preempted,
@@ -45,8 +47,10 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
         st.builds(PromptScored, request_ids, times, tokens),
         st.builds(Generated, request_ids, counts, times, tokens),
         st.builds(Generated, request_ids, counts, times, st.tuples(plain_tokens)),
+        st.builds(Drafted, request_ids, counts, times, counts, counts),
         st.builds(Preempted, request_ids, counts, times, counts, names),
         st.builds(BlockStored, times, st.binary(max_size=32), st.none() | st.binary(max_size=32), counts),
+        st.builds(Audited, times, st.lists(names, max_size=2).map(tuple)),
         st.builds(BlockEvicted, times, st.binary(max_size=32)),
         st.builds(PrefixPinned, times, names, names, counts),
         st.builds(PrefixUnpinned, times, names, names, st.booleans()),

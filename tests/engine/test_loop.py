@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.core.audit import audit
-from octavo.core.events import BlockEvicted, Finished, Generated, Refused, Stepped
+from octavo.core.events import Audited, BlockEvicted, Finished, Generated, Refused, Stepped
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend, Capacity
 from octavo.core.types import FinishReason
@@ -59,6 +59,26 @@ def test_questions_are_answered_between_steps_and_after_their_events():
     script = Script([Question(ResetPrefixCache(), note)])
     EngineLoop(replica.scheduler, replica.backend).run(script)
     assert replies == [CacheReset(0, 2), CacheReset(told[0], 0)] and told[0] > 0 and at_rest(replica)
+
+
+def audited(replica: Replica, *turns: Sequence[Order]) -> list[Audited]:
+    script = Script(*turns)
+    EngineLoop(replica.scheduler, replica.backend, audits=True).run(script)
+    return [event for event in script.events if isinstance(event, Audited)]
+
+
+def test_the_laws_are_checked_once_after_each_spell_of_work():
+    replica = build(Plan().encode(), lambda _: None)
+    told = audited(replica, [request("a", max_tokens=2)], [], [], [], [], [request("b", max_tokens=2)], [], [], [])
+    assert [event.violations for event in told] == [(), ()]
+
+
+def test_a_broken_law_is_told_and_logged(caplog):
+    replica = build(Plan().encode(), lambda _: None)
+    replica.scheduler.cache.pool.take()
+    (told,) = audited(replica, [request("a", max_tokens=2)], [], [], [], [])
+    assert any("counts 1 holders and has 0" in violation for violation in told.violations)
+    assert "a law is broken" in caplog.text
 
 
 class Odd(Ask[int]):

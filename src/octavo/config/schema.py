@@ -276,6 +276,9 @@ class EngineConfig:
         at_most=1024,
         none_means="the CPUs that affinity and the cgroup quota allow",
     )
+    audit: bool = option(
+        False, help="check the laws of the allocator and the scheduler whenever nothing runs; what is broken is logged"
+    )
     fault: str | None = option(
         None,
         help="test hook: prefill-error, decode-error@N, engine-death@N, engine-freeze@N, slow-load=SECONDS",

@@ -141,6 +141,15 @@ class PrefixUnpinned:
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """The laws of core/audit.py were checked while nothing ran."""
+
+    time_s: float
+    violations: tuple[str, ...]
+    """What is broken, in words; empty where all is well."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stepped:
     """The state after a commit: the gauges. The block counts add up to the pool."""
 
@@ -210,6 +219,7 @@ Event = (
     | PrefixPinned
     | PrefixUnpinned
     | Tiered
+    | Audited
     | Stepped
     | EngineLost
 )

@@ -48,7 +48,7 @@ class OfflineEngine:
         self._tokenizer = tokenizer
         self._template = template
         self._random = random.Random(seed)
-        self._loop = EngineLoop(replica.scheduler, replica.backend, compile=replica.compile)
+        self._loop = EngineLoop(replica.scheduler, replica.backend, compile=replica.compile, audits=replica.audits)
         self._count = 0
         self._turn = threading.Lock()
         self._closed = False

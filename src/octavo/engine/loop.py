@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from octavo.core.events import Event, Refused, Stepped
+from octavo.core.audit import audit
+from octavo.core.events import Audited, Event, Refused, Stepped
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
@@ -32,6 +33,8 @@ class Replica:
     facts: EngineFacts
     compile: Compile = no_guides
     """A structured output -> its guide. Called in threads beside the loop."""
+    audits: bool = False
+    """Are the laws checked when nothing runs?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,21 @@ class EngineLoop:
     """Drives one scheduler and one backend; nothing else may while it runs."""
 
     def __init__(
-        self, scheduler: Scheduler, backend: Backend, clock: Clock = now, *, compile: Compile = no_guides
+        self,
+        scheduler: Scheduler,
+        backend: Backend,
+        clock: Clock = now,
+        *,
+        compile: Compile = no_guides,
+        audits: bool = False,
     ) -> None:
+        """`audits`: the laws are checked whenever nothing is left to do."""
         self._scheduler = scheduler
         self._backend = backend
         self._clock = clock
         self._compilations = Compilations(compile, clock)
         self._last_step = 0
+        self._audits = self._unaudited = audits
 
     def run(self, port: Port) -> None:
         """Turns until the port says stop. An exception in a step fails that step's requests and the loop goes on."""
@@ -103,13 +114,24 @@ class EngineLoop:
             port.publish(self._step())
         else:
             port.publish(self._tend())
+        self._unaudited |= self._audits and bool(orders)
         return True
 
     def _tend(self) -> Sequence[Event]:
         """What time alone has brought about while nothing runs: pins end."""
         time_s = self._clock()
         events = self._scheduler.cache.expire_pins(time_s)
+        if self._unaudited:
+            events = (*events, self._audit(time_s))
         return (*events, self._at_rest(time_s)) if events else ()
+
+    def _audit(self, time_s: float) -> Audited:
+        """Are all laws kept? Once after each spell of work, so that an idle engine stays idle."""
+        self._unaudited = False
+        violations = audit(self._scheduler)
+        for violation in violations:
+            log.error("a law is broken, please report it: %s", violation)
+        return Audited(time_s, violations)
 
     def _apply(self, orders: Sequence[Order]) -> tuple[list[Event], list[Callable[[], None]]]:
         """What happened, and the replies that are due once that is known."""

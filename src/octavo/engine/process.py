@@ -133,7 +133,7 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     pulse = Pulse()
     try:
         with _beating(channel, lambda: pulse.alive(port.turns, now(), _others_cpu_s())):
-            EngineLoop(replica.scheduler, replica.backend, compile=replica.compile).run(port)
+            EngineLoop(replica.scheduler, replica.backend, compile=replica.compile, audits=replica.audits).run(port)
     finally:
         gc.unfreeze()
         replica.backend.close()

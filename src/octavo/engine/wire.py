@@ -16,6 +16,7 @@ import msgspec
 
 from octavo.core.events import (
     Admitted,
+    Audited,
     BlockEvicted,
     BlockStored,
     Drafted,
@@ -211,6 +212,7 @@ _KINDS: dict[type, int] = {
     BlockEvicted: 9,
     Stepped: 10,
     Drafted: 11,
+    Audited: 12,
     PrefixPinned: 20,
     PrefixUnpinned: 21,
 }
@@ -333,6 +335,8 @@ def _read_item(item: Sequence[Any], time_s: float, names: Mapping[int, RequestId
         values[-1] = tuple(_scored(*token) for token in values[-1])
     elif cls is Finished:
         values[2] = FinishReason(values[2])
+    elif cls is Audited:
+        values[0] = tuple(values[0])
     elif cls is Admitted:
         values[-1] = values[-1] and _miss(*values[-1])
     values.insert(_TIME_AT[cls], time_s)

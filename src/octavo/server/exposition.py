@@ -66,6 +66,8 @@ _COUNTERS: dict[str, tuple[str, Read]] = {
     "octavo:blocks_stored": ("Blocks that became findable in the prefix cache", lambda m: m.blocks_stored),
     "octavo:blocks_evicted": ("Blocks that left the prefix cache", lambda m: m.blocks_evicted),
     "octavo:steps": ("Steps of the engine", lambda m: m.num_steps),
+    "octavo:audits": ("Times that the laws were checked, with --audit", lambda m: m.num_audits),
+    "octavo:audit_violations": ("Laws found broken: 0 but for bugs", lambda m: m.num_violations),
     "octavo:engine_losses": ("Engines that died or were closed", lambda m: m.num_lost),
 }
 _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] = {

@@ -10,6 +10,7 @@ from typing import Any
 from octavo.core.backlog import DrainRate
 from octavo.core.events import (
     Admitted,
+    Audited,
     BlockEvicted,
     BlockStored,
     Drafted,
@@ -99,6 +100,8 @@ class Meters:
         self.blocks_evicted = 0
         self.num_steps = 0
         self.num_lost = 0
+        self.num_audits = 0
+        self.num_violations = 0
         self.finished = dict.fromkeys(FinishReason, 0)
         self.refused: dict[str, int] = {}
         self.drained = DrainRate()
@@ -125,6 +128,7 @@ class Meters:
             BlockStored: self._stored,
             BlockEvicted: self._evicted,
             Stepped: self._stepped,
+            Audited: self._audited,
             EngineLost: self._lost,
         }
 
@@ -249,6 +253,10 @@ class Meters:
 
     def _evicted(self, event: BlockEvicted) -> None:
         self.blocks_evicted += 1
+
+    def _audited(self, event: Audited) -> None:
+        self.num_audits += 1
+        self.num_violations += len(event.violations)
 
     def _lost(self, event: EngineLost) -> None:
         """Whatever was on its way ended with the engine; the next one begins with blank blocks."""
