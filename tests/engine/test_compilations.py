@@ -133,8 +133,10 @@ def test_who_waits_too_long_is_told():
     assert name == "a" and isinstance(message, str) and "60 s" in message
     gate.open.set()
     waiting.start("b", one_of("2"))
-    assert [name for name, _ in waiting.take(PATIENCE_S)] == ["b"], "what comes too late is dropped"
-    assert not waiting.pending
+    told: list[str] = []
+    while waiting.pending:  # the outcome that comes too late may come alone, and is dropped
+        told += [name for name, _ in waiting.take(PATIENCE_S)]
+    assert told == ["b"]
 
 
 def test_there_are_few_threads_and_all_is_done():
