@@ -1,9 +1,17 @@
 """Beam search and best_of offline, with the default model, in the shape of vLLM's calls."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from octavo import LLM, BeamSearchParams, SamplingParams
+from octavo.core.events import Event, Generated, Preempted
+from octavo.core.plan import ScoredToken
+from octavo.core.request import Request
 from octavo.core.sampling import ParameterError
+from tests.engine.script import play
+from tests.system.test_bits import ISAS, others, prompt, replica
 
 SEA = "The sea is"
 
@@ -64,3 +72,44 @@ def test_best_of_returns_the_most_likely_samples(llm: LLM):
     assert best.outputs[0].cumulative_logprob == ranked[0].cumulative_logprob
     stopped = ask(n=2, best_of=5, stop=" ")
     assert all(" " not in choice.text for choice in stopped.outputs) and stopped.finished
+
+
+# -- bits ------------------------------------------------------------------------------------------------------------
+
+
+def beams_of(events: list[Event]) -> list[tuple[ScoredToken, ...]]:
+    return [event.tokens for event in events if isinstance(event, Generated) and event.request_id == "beams"]
+
+
+SEARCH = Request(
+    request_id="beams",
+    prompt=prompt(1, 75),
+    params=SamplingParams(use_beam_search=True, n=2, best_of=4, max_tokens=12, logprobs=2),
+)
+
+
+@pytest.fixture(scope="module")
+def alone(default_model: Path) -> list[tuple[ScoredToken, ...]]:
+    with replica(default_model, ISAS[0], num_threads=1) as built:
+        return beams_of(play(built, [SEARCH]).events)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_batched_tokens": 16},
+        {"num_blocks": 17},
+        {"num_blocks": 17, "enable_prefix_caching": False, "max_num_batched_tokens": 40},
+    ],
+    ids=str,
+)
+def test_beams_are_the_same_floats_whatever_runs_beside_them(
+    default_model: Path, alone: list[tuple[ScoredToken, ...]], options: dict[str, Any]
+):
+    """In a batch, in chunks, and preempted by one that is in a hurry."""
+    urgent = Request(request_id="urgent", prompt=prompt(2, 200), params=SamplingParams(max_tokens=3), priority=-1)
+    with replica(default_model, ISAS[0], scheduling_policy="priority", max_num_seqs=8, **options) as built:
+        events = play(built, others(2), [SEARCH], [], [], [], [urgent]).events
+    assert len(alone) == 2 and beams_of(events) == alone
+    preempted = {event.request_id for event in events if isinstance(event, Preempted)}
+    assert ("beams" in preempted) == ("num_blocks" in options)
