@@ -43,10 +43,14 @@ def _as_text(answer: dict[str, Any]) -> str:
         return f"{answer['id']} removed"
     if answer["object"] == "pin":
         return _line(answer)
-    head = f"{answer['blocks']} blocks pinned; quota {answer['quota_blocks']}"
+    head = f"{_blocks(answer['blocks'])} pinned; quota {answer['quota_blocks']}"
     return "\n".join([*map(_line, answer["data"]), head])
 
 
 def _line(pin: dict[str, Any]) -> str:
     whose = f", tenant {pin['tenant']}" if pin["tenant"] else ""
-    return f"{pin['id']}: {pin['tokens']} tokens in {pin['blocks']} blocks, for {pin['expires_in']:.0f} s{whose}"
+    return f"{pin['id']}: {pin['tokens']} tokens in {_blocks(pin['blocks'])}, for {pin['expires_in']:.0f} s{whose}"
+
+
+def _blocks(count: int) -> str:
+    return "1 block" if count == 1 else f"{count} blocks"
