@@ -203,3 +203,34 @@ def test_the_clamp_is_the_inverse_of_the_worst_case(prompt_len: int, n: int, num
     most = most_tokens(prompt_len, n, num_blocks, groups, 100)
     assert not most or worst_case_blocks(prompt_len, most, n, groups) <= num_blocks
     assert most == 100 or worst_case_blocks(prompt_len, most + 1, n, groups) > num_blocks
+
+
+@pytest.mark.parametrize("windows", [(None, 4, 4), (None, 6, 6), (None, 1, 1)])
+@pytest.mark.parametrize("chunk", [4, 64])
+def test_a_reservation_is_for_what_a_window_will_hold_and_lasts_to_the_end(
+    windows: tuple[int | None, ...], chunk: int
+) -> None:
+    """One block for each window, for as long as it slides, beside all that full attention still needs."""
+    manager = {"block_manager": "v2", "max_num_seqs": 4}
+    replica = Replica(limits(num_blocks=150, windows=windows, max_num_batched_tokens=chunk, **manager))
+    replica.submit(request("r", [1] * 22, max_tokens=40))
+    decoding: list[int] = []
+    while replica.scheduler.has_work:
+        replica.step()
+        for choice in replica.scheduler.roster.running:
+            lease = choice.lease
+            full = max(0, -(-(choice.expected_len - 1) // 4) - len(lease.table) // 3)
+            if choice.num_left == 1 and full:
+                decoding.append(lease.num_reserved - full)
+    assert len(decoding) > 30
+    assert min(decoding) == 0 and max(decoding) <= 2
+
+
+def test_a_short_window_needs_no_room_for_a_chunk_that_it_does_not_have() -> None:
+    """A long answer to a short prompt: a step may be long, but none of this request is."""
+    replica = Replica(limits(num_blocks=40, windows=(8,), max_model_len=150, block_manager="v2"))
+    replica.submit(*[request(f"r{i}", [i] * 6, max_tokens=100) for i in range(8)])
+    replica.step()
+    assert replica.scheduler.load().num_running == 8, "each holds 3 blocks at most"
+    replica.run()
+    assert not replica.preemptions()

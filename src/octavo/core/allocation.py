@@ -68,10 +68,15 @@ class Reservations:
             if choice.state is ChoiceState.RUNNING:
                 choice.lease.reserve(self._num_to_come(choice))
 
+    def renew(self, choice: Choice) -> None:
+        """A window gave blocks back, and will take as many again: they are kept too, where anything still is."""
+        if choice.lease.num_reserved:
+            self.keep(choice)
+
     def _num_to_come(self, choice: Choice) -> int:
-        num_slots = self._policy.keeps(choice)
-        num_to_come = num_slots - choice.lease.num_slots
-        own = choice.lease.num_to_come(num_to_come) if num_to_come > 0 else 0
+        num_slots, in_use = self._policy.keeps(choice), choice.lease.num_slots
+        num_to_come, num_left = num_slots - in_use, len(choice.tokens) - in_use
+        own = choice.lease.num_to_come(num_to_come, num_left) if num_to_come > 0 else 0
         return own + self._num_of_followers(choice, num_slots)
 
     def reclaim(self, choices: Sequence[Choice]) -> bool:
@@ -87,4 +92,5 @@ class Reservations:
             return 0
         groups = self._cache.groups
         own = max(0, groups.blocks_for(num_slots) - groups.blocks_for(choice.prompt_len))
-        return (choice.width - 1) * own * groups.num_groups
+        each = sum([min(own, groups.most_held(window, num_slots, 1)) for window in groups.windows])
+        return (choice.width - 1) * each

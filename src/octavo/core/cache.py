@@ -157,12 +157,14 @@ class KvCache:
         New ones, cached ones that it revives, and copied tails; of a group with a window never more than it can hold.
         """
         groups, refs, blocks = self.groups, self.pool.refs, hit.blocks
+        num_known, num_left = len(choice.tokens), len(choice.tokens) - hit.num_tokens
         num_new = groups.blocks_for(num_tokens) - len(blocks)
         num_blocks = self.copies(hit) * groups.num_groups
         for group, window in enumerate(groups.windows):
             held = blocks[groups.first_read(window, hit.num_tokens) :]
             num_revived = sum([not refs[entry.blocks[group]] for entry in held])
-            num_blocks += min(num_new + num_revived, groups.most_held(window, num_tokens))
+            most = groups.most_until(window, num_tokens, min(num_known, num_tokens), num_left)
+            num_blocks += min(num_new + num_revived, most)
         return num_blocks
 
     def count(self, choice: Choice, num_cached: int) -> None:
@@ -223,15 +225,15 @@ class KvCache:
         self.tier.load(choice, hit.loads, choice.lease.table[num_whole:])
         choice.next_full = 0
 
-    def publish(self, choice: Choice) -> None:
-        """Makes the blocks that are now full findable, gives back those behind a window, and moves its claim on."""
+    def publish(self, choice: Choice) -> bool:
+        """Makes the blocks that are now full findable, moves its claim on, and gives back what is behind a window, if
+        anything is."""
         choice.next_full = self._next_full(choice.computed)
         if self._enabled:
             choice.chain.extend(choice.tokens)
             choice.lease.publish(choice.chain, choice.computed)
             self.claims.renew(choice)
-        if self._slides:
-            choice.lease.slide(choice.computed)
+        return self._slides and choice.lease.slide(choice.computed)
 
     def let_go(self, choice: Choice) -> None:
         """Takes a choice's lease and claim away, and what it waits for. Idempotent."""

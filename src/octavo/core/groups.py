@@ -50,3 +50,11 @@ class KvGroups:
             return most
         computed_at_once = self.longest_chunk if chunk is None else chunk
         return min(most, self.blocks_for(window - 1) + self.blocks_for(computed_at_once - 1) + 1)
+
+    def most_until(self, window: int | None, num_tokens: int, num_known: int, num_left: int) -> int:
+        """The most blocks that a sequence holds in a group at once until it has `num_tokens` tokens.
+
+        Of the `num_known` first ones the last `num_left` are computed in chunks, those after them one by one.
+        """
+        chunk = max(1, min(num_left, self.longest_chunk))
+        return max(self.most_held(window, num_known, chunk), self.most_held(window, num_tokens, 1))

@@ -106,12 +106,16 @@ class Lease:
         """Blocks that `append_slots(n)` would take from the pool."""
         return self._num_new_blocks(self.num_slots + n) * len(self._tables) + len(self._shared_tails())
 
-    def num_to_come(self, n: int) -> int:
-        """Blocks that it will take for `n` more slots in several steps, less those that it gives back meanwhile."""
-        end = self.num_slots + n
+    def num_to_come(self, n: int, num_left: int) -> int:
+        """Blocks that it will take for `n` more slots, less those that it gives back meanwhile.
+
+        The first `num_left` of them are computed in chunks, the others one by one.
+        """
+        groups, end, known = self._groups, self.num_slots + n, self.num_slots + min(n, num_left)
         num_new, num_blocks = self._num_new_blocks(end), len(self._shared_tails())
-        for window, first in zip(self._groups.windows, self._first, strict=True):
-            num_blocks += min(num_new, max(0, self._groups.most_held(window, end) - (self._len - first)))
+        for window, first in zip(groups.windows, self._first, strict=True):
+            most = groups.most_until(window, end, known, num_left)
+            num_blocks += min(num_new, max(0, most - (self._len - first)))
         return num_blocks
 
     @property
@@ -175,8 +179,9 @@ class Lease:
             self._tip = self._index.publish(key, piece, self._tip, blocks, under)
             self._published = i + 1
 
-    def slide(self, num_computed: int) -> None:
-        """Gives back what lies behind the windows of the token at position `num_computed` and of all later ones.
+    def slide(self, num_computed: int) -> bool:
+        """Gives back what lies behind the windows of the token at position `num_computed` and of all later ones, if
+        anything does.
 
         Only where no step is in flight that reads it; after `publish`, so that it stays cached.
         """
@@ -189,6 +194,7 @@ class Lease:
                 self._first[group], slid = first, True
         if slid:
             self._write_table()
+        return slid
 
     def release(self) -> None:
         """Gives everything back, the tail first, so that the end of a chain is evicted before its head. Idempotent."""

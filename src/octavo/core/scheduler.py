@@ -419,8 +419,8 @@ class Scheduler:
                 self._end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
                 continue
             choice.computed += len(work.tokens)
-            if choice.computed >= choice.next_full:
-                self.cache.publish(choice)
+            if choice.computed >= choice.next_full and self.cache.publish(choice):
+                self._reservations.renew(choice)
             if work.targets:
                 self._note_scores(choice, work, outcome, now)
             if work.samples:
@@ -451,8 +451,8 @@ class Scheduler:
         """The tokens of a step that ran ahead, as far as its guesses were right."""
         num_drafted = len(choice.draft)
         kept = drafting.keep(choice, outcome)
-        if choice.computed >= choice.next_full:
-            self.cache.publish(choice)
+        if choice.computed >= choice.next_full and self.cache.publish(choice):
+            self._reservations.renew(choice)
         choice.lease.retract(choice.computed)
         if kept:
             self._events.append(Drafted(choice.request_id, choice.index, now, num_drafted, len(kept) - 1))
