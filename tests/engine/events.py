@@ -16,6 +16,7 @@ from octavo.core.events import (
     PromptScored,
     Queued,
     Refused,
+    Stalled,
     Stepped,
 )
 from octavo.core.misses import Miss, MissReason
@@ -48,7 +49,8 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
         st.builds(Generated, request_ids, counts, times, tokens),
         st.builds(Generated, request_ids, counts, times, st.tuples(plain_tokens)),
         st.builds(Drafted, request_ids, counts, times, counts, counts),
-        st.builds(Preempted, request_ids, counts, times, counts, names),
+        st.builds(Preempted, request_ids, counts, times, counts, names, counts, names, counts),
+        st.builds(Stalled, times, counts, st.dictionaries(names, counts), names),
         st.builds(BlockStored, times, st.binary(max_size=32), st.none() | st.binary(max_size=32), counts),
         st.builds(Audited, times, st.lists(names, max_size=2).map(tuple)),
         st.builds(BlockEvicted, times, st.binary(max_size=32)),

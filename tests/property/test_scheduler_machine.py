@@ -44,7 +44,7 @@ def draw_limits(draw: st.DrawFn) -> Limits:
         block_manager=draw(st.sampled_from(["v1", "v2"])),
         max_num_queued_reqs=draw(st.sampled_from([0, 0, 3])),
         max_num_queued_tokens=draw(st.sampled_from([0, 0, 20])),
-        scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
+        scheduling_policy=draw(st.sampled_from(["fcfs", "priority", "fair"])),
         eviction_policy=draw(st.sampled_from(sorted(EVICTIONS))),
         eos_token_ids=draw(st.sampled_from([(), (), (1,)])),
         speculation=draw(st.sampled_from([None, GUESSES])),
@@ -154,9 +154,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         params=st.one_of(sampling_params(), sampling_params(), beam_params()),
         priority=st.integers(0, 2),
         namespace=st.sampled_from([b"", b"", b"other"]),
+        tenant=st.sampled_from(["", "a", "b"]),
         seed=st.integers(0, 3),
     )
-    def submit(self, prompt: list[int], params: SamplingParams, priority: int, namespace: bytes, seed: int) -> str:
+    def submit(
+        self, prompt: list[int], params: SamplingParams, priority: int, namespace: bytes, tenant: str, seed: int
+    ) -> str:
         name = f"r{len(self.submitted)}"
         request = Request(
             request_id=name,
@@ -165,6 +168,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             seed=seed,
             priority=priority,
             namespace=namespace,
+            tenant=tenant,
         )
         self._submit(request)
         return name

@@ -228,7 +228,9 @@ class SchedulerConfig:
         none_means="nothing is guessed",
         check=_speculative,
     )
-    scheduling_policy: str = option("fcfs", help="who goes first", choices=("fcfs", "priority"))
+    scheduling_policy: str = option(
+        "fcfs", help="who goes first; fair: equal shares for tenants", choices=("fcfs", "priority", "fair")
+    )
 
     def __post_init__(self) -> None:
         check_section(self)

@@ -94,3 +94,18 @@ class Reservations:
         own = max(0, groups.blocks_for(num_slots) - groups.blocks_for(choice.prompt_len))
         each = sum([min(own, groups.most_held(window, num_slots, 1)) for window in groups.windows])
         return (choice.width - 1) * each
+
+
+def supply(choices: Sequence[Choice], resource: str) -> int:
+    """What these running choices would give back together: slots of the step, or blocks; of all else nothing."""
+    if resource == "seqs":
+        return sum([choice.width for choice in choices])
+    return sum([c.lease.num_blocks + c.lease.num_reserved for c in choices]) if resource == "blocks" else 0
+
+
+def need_of(choice: Choice, num_tokens: int, num_free: int) -> str:
+    """Why another one has to give up its blocks, for people."""
+    num_blocks = choice.lease.num_missing(num_tokens)
+    return (
+        f"request {choice.request_id} needs {num_blocks} blocks for its next {num_tokens} tokens, {num_free} are free"
+    )

@@ -174,6 +174,10 @@ class StepBudget:
     num_preempted: int = 0
     """Running choices that lost their lease while this plan was made: then no blocks are left for newcomers."""
 
+    def shortage(self) -> str:
+        """What nobody can be given any more: every newcomer needs a token, a slot and a block. Empty: nothing."""
+        return "tokens" if self.tokens < 1 else "seqs" if self.seqs < 1 else "blocks" if self.blocks < 1 else ""
+
     def try_admit(self, need: Need, *, keep_free: int) -> Admission | Later:
         """Spends what a choice needs, or says what it lacks and spends nothing. `keep_free` blocks stay untouched."""
         partial = need.num_tokens < need.num_left

@@ -26,6 +26,12 @@ class Wait:
     """The step that took its lease away; it is not admitted in the same step."""
     num_preempted: int = 0
     """How often its lease was taken away."""
+    lacks: str = ""
+    """What it lacked when it was last asked to start: a resource of `Later`; empty before that."""
+    num_settled: int = 0
+    """Generated tokens that are in its tenant's counter."""
+    pledged: int = 0
+    """Service that it may still take at most, in its tenant's worst case."""
 
 
 class Choice:

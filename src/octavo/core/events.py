@@ -1,6 +1,6 @@
 """Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs read these, nothing else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.core.misses import Miss
 from octavo.core.plan import ScoredToken
@@ -87,6 +87,21 @@ class Preempted:
     """Who needed what, and, where there is a lower tier, the arithmetic of swap or recompute."""
     tokens_swapped: int = 0
     """Tokens whose KV is kept: in the pool, or in the tier once others need the blocks."""
+    cause: str = "blocks"
+    """`blocks`: one ahead needed them; `priority`: one of a lower rank wanted in; `beams`: others of its search did."""
+    times: int = 1
+    """How often this choice was preempted, this time included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The progress law is broken: so many plans in a row advance nothing, though something waits."""
+
+    time_s: float
+    num_plans: int
+    waiting: dict[str, int]
+    """What those who wait lack -> how many of them."""
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +183,8 @@ class Stepped:
     blocks_pinned: int = 0
     blocks_reserved: int = 0
     """Of the blank and cached ones: those that are kept for running choices."""
+    waiting: dict[str, int] = field(default_factory=dict[str, int])
+    """What those who wait lack -> how many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +230,7 @@ Event = (
     | Generated
     | Drafted
     | Preempted
+    | Stalled
     | Finished
     | BlockStored
     | BlockEvicted

@@ -1,6 +1,10 @@
 """Gauges: how full one replica is, counted from its blocks and from everybody's place."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 from octavo.core.cache import KvCache
+from octavo.core.choice import Choice
 from octavo.core.events import Stepped
 from octavo.core.roster import Roster
 from octavo.core.types import Load
@@ -25,11 +29,28 @@ def load_of(cache: KvCache, roster: Roster) -> Load:
 
 
 def stepped(
-    cache: KvCache, roster: Roster, now: float, step: int, num_tokens: int, timings_s: dict[str, float]
+    cache: KvCache,
+    roster: Roster,
+    now: float,
+    step: int,
+    num_tokens: int,
+    timings_s: dict[str, float],
+    waiting: dict[str, int],
 ) -> Stepped:
-    """For metrics, after each step: in O(1)."""
+    """For metrics, after each step: in O(1). `waiting`: how many lacked what, when the step was planned."""
     pool, num_held = cache.pool, len(roster.held)
     blocks = (pool.num_blank, pool.num_cached, cache.num_leased)
     counts = (len(roster.running), len(roster.waiting) + num_held)
-    others = (num_held, cache.pins.num_blocks, pool.num_reserved)
+    others = (num_held, cache.pins.num_blocks, pool.num_reserved, waiting)
     return Stepped(now, step, *counts, num_tokens, *blocks, timings_s, *others)
+
+
+def reasons(asked: Sequence[Choice], num_waiting: int, shortage: str) -> dict[str, int]:
+    """What those who wait lack, by name. Those who were asked to start say so; the others wait for what ran out.
+
+    `behind`: nothing ran out, but those before them in the order must start first.
+    """
+    counts = Counter([choice.wait.lacks for choice in asked])
+    if num_waiting > len(asked):
+        counts[shortage or "behind"] += num_waiting - len(asked)
+    return dict(counts)

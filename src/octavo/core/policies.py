@@ -8,6 +8,9 @@ from octavo.core.request import Request
 
 _T = TypeVar("_T")
 
+MAX_PREEMPTED = 3
+"""After so many preemptions a choice is no victim again while there is another of its rank."""
+
 Rank = Callable[[Request], int]
 Victim = Callable[[Sequence[Choice]], Choice]
 Chunk = Callable[[int, int, bool], int]
@@ -21,8 +24,10 @@ def _by_priority(request: Request) -> int:
     return request.priority
 
 
-RANKS: Mapping[str, Rank] = {"fcfs": _first_come, "priority": _by_priority}
+RANKS: Mapping[str, Rank] = {"fcfs": _first_come, "priority": _by_priority, "fair": _first_come}
 """`--scheduling-policy`: the rank of a request. Lower ranks go first; within a rank, who came first.
+
+In what order those who wait are asked to start, `turns.py` says.
 
 A waiting request displaces running ones of a higher rank; so under `fcfs`, where all ranks are equal, it never does.
 """
@@ -31,6 +36,11 @@ A waiting request displaces running ones of a higher rank; so under `fcfs`, wher
 def least_work_lost(candidates: Sequence[Choice]) -> Choice:
     """The one with the fewest computed tokens, the latest among equals; one that frees nothing only if all do."""
     return min(reversed(candidates), key=lambda choice: (not choice.lease.frees_tail, choice.computed))
+
+
+def spared(candidates: Sequence[Choice]) -> Sequence[Choice]:
+    """The candidates without those that lost their blocks MAX_PREEMPTED times already; all where there is no other."""
+    return [choice for choice in candidates if choice.wait.num_preempted < MAX_PREEMPTED] or candidates
 
 
 def latest(candidates: Sequence[Choice]) -> Choice:

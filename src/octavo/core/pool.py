@@ -51,6 +51,11 @@ class BlockPool:
         return min(self.num_promised, self.num_free)
 
     @property
+    def num_unpromised(self) -> int:
+        """Free blocks that nobody has reserved: for newcomers. Below 0 where others took what was reserved."""
+        return self.num_free - self.num_promised
+
+    @property
     def num_leased(self) -> int:
         return self.num_blocks - self.num_free
 

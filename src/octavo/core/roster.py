@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from octavo.core.choice import Choice
 from octavo.core.request import ChoiceState, Move
+from octavo.core.turns import Turns
 from octavo.core.types import RequestId
 
 _order = attrgetter("order")
@@ -20,9 +21,10 @@ class Roster:
     Finished choices leave `running` only with `sweep`, all at once: whoever walks over it may finish some.
     """
 
-    __slots__ = ("_any_finished", "held", "requests", "running", "waiting", "waiting_tokens")
+    __slots__ = ("_any_finished", "held", "requests", "running", "turns", "waiting", "waiting_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
         self.running: list[Choice] = []
         """Those who hold blocks, in order."""
         self.waiting: list[Choice] = []
@@ -67,11 +69,13 @@ class Roster:
         """A waiting choice runs."""
         choice.move(Move.ADMIT)
         self._dequeue(choice)
+        self.turns.started(choice)
         insort(self.running, choice, key=_order)
 
     def fork(self, choice: Choice, leader: Choice) -> None:
         """A follower runs, from where its leader is."""
         choice.forked(leader)
+        self.turns.forked(choice, leader)
         insort(self.running, choice, key=_order)
 
     def preempt(self, choice: Choice) -> None:
@@ -94,6 +98,7 @@ class Roster:
             self._dequeue(choice)
         elif choice.state is ChoiceState.HELD:
             self._unhold(choice)
+        self.turns.left(choice)
         choice.move(Move.FINISH)
         self._any_finished = True
         if not self.unfinished(choice.request_id):
@@ -101,10 +106,12 @@ class Roster:
 
     def _queue(self, choice: Choice) -> None:
         insort(self.waiting, choice, key=_order)
+        self.turns.queued(choice)
         self.waiting_tokens += choice.demand
 
     def _dequeue(self, choice: Choice) -> None:
         del self.waiting[bisect_left(self.waiting, choice.order, key=_order)]
+        self.turns.dequeued(choice)
         self.waiting_tokens -= choice.demand
 
     def _unhold(self, choice: Choice) -> None:

@@ -14,7 +14,7 @@ the order always advances, and since nobody is accepted who could not finish alo
 
 from collections.abc import Iterable
 
-from octavo.core.allocation import ALLOCATIONS, Reservations
+from octavo.core.allocation import ALLOCATIONS, Reservations, need_of, supply
 from octavo.core.beam_group import BeamGroup
 from octavo.core.budget import Later, Need, StepBudget, Terms
 from octavo.core.cache import Hit, KvCache
@@ -30,16 +30,18 @@ from octavo.core.events import (
     PromptScored,
 )
 from octavo.core.eviction import EVICTIONS
-from octavo.core.gauges import load_of, stepped
+from octavo.core.gauges import load_of, reasons, stepped
 from octavo.core.hashing import HASHES
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
-from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named
+from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named, spared
 from octavo.core.ports import Guide
 from octavo.core.reception import Reception, queued, refusal
 from octavo.core.request import ChoiceState, Request
 from octavo.core.roster import Roster
 from octavo.core.tiers import Report, Tier
+from octavo.core.turns import TURNS
 from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
+from octavo.core.watchdog import Watchdog
 
 MAX_PASSED = 64
 """A choice that waits for blocks lets at most this many others pass; then the queue behind it waits too."""
@@ -75,11 +77,13 @@ class Scheduler:
         digest = named("hash_algorithm", HASHES, hash_algorithm)
         eviction = named("eviction_policy", EVICTIONS, limits.eviction_policy)
         self.cache = KvCache(limits, digest, eviction, fingerprint, tier)
-        self.roster = Roster()
+        self.roster = Roster(named("scheduling_policy", TURNS, limits.scheduling_policy)(limits))
         self.in_flight: StepPlan | None = None
         self._victim = named("victim", VICTIMS, victim)
         self._chunk = named("chunk", CHUNKS, chunk)
         self._reservations = Reservations(named("block_manager", ALLOCATIONS, limits.block_manager), self.cache)
+        self.watchdog = Watchdog()
+        self._reasons: dict[str, int] = {}
         self._watermark = int(limits.num_blocks * watermark)
         self._reception = Reception(limits, named("scheduling_policy", RANKS, limits.scheduling_policy))
         self._drafting = None if limits.speculation is None else Drafting(limits.speculation, limits)
@@ -172,6 +176,8 @@ class Scheduler:
         if self.roster.waiting and not budget.num_preempted:
             self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
+        else:
+            self._reasons = reasons((), len(self.roster.waiting), "preemption")
         self._top_up(self._granted[num_decodes:], budget)
         if self._drafting is not None:
             spare = self.cache.pool.num_free - len(self.roster.running) - self._watermark
@@ -180,6 +186,13 @@ class Scheduler:
         if stuck and self._park_beams(budget, now):
             return self.plan(now)
         return self._seal(now)
+
+    def stalled(self, now: float) -> tuple[Event, ...]:
+        """To be told when a plan has no work, though there is work, and nothing that is awaited: it may not happen."""
+        event = self.watchdog.stalled(self.load(), self._reasons, now)
+        if event is not None:
+            self._events.append(event)
+        return self._drain(now)
 
     def plan_idle(self, num_blocks: int, now: float) -> StepPlan:
         """A plan without work, for when nothing runs: a persistent tier stores `num_blocks` that only the pool has."""
@@ -221,30 +234,26 @@ class Scheduler:
         short = [c for c in running if c.granted < len(c.tokens) - c.computed]
         budget.seqs = self.limits.max_num_seqs - self.roster.num_seqs
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
-        budget.blocks = self._num_blocks_for_newcomers()
-
-    def _num_blocks_for_newcomers(self) -> int:
-        return self.cache.pool.num_free - self.cache.pool.num_promised
+        budget.blocks = self.cache.pool.num_unpromised
 
     def _admit_waiting(self, budget: StepBudget, now: float) -> None:
-        """Starts waiting choices in order, and past blocked ones within bounds: so that nothing stalls, or starves."""
-        waiting, running = self.roster.waiting, self.roster.running
-        blocked: list[Choice] = []
-        position = 0
-        while position < min(len(waiting), LOOKAHEAD) and budget.tokens > 0:
-            choice = waiting[position]
-            if (budget.seqs < 1 or budget.blocks < 1) and choice.rank >= running[-1].rank:
-                break  # everybody needs a slot and a block, and from here on nobody may displace for them
+        """Starts waiting choices in turn, and past blocked ones within bounds: so that nothing stalls, or starves."""
+        running = self.roster.running
+        asked: list[Choice] = []
+        for choice in self.roster.turns.ask(self.roster.waiting):
+            short = budget.shortage()
+            if len(asked) >= LOOKAHEAD or (short and choice.rank >= running[-1].rank):
+                break  # everybody needs a token, a slot and a block, and from here on nobody may displace for them
             lacks = self._try_start(choice, budget, now)
             if lacks is None:
-                for other in blocked:
-                    other.wait.passed += 1
+                for other in asked:
+                    other.wait.passed += other.wait.lacks in ("blocks", "seqs")
                 continue
-            position += 1
-            if lacks.resource in ("blocks", "seqs"):
-                blocked.append(choice)
-                if choice.wait.passed >= MAX_PASSED:
-                    break
+            asked.append(choice)
+            choice.wait.lacks = lacks.resource
+            if lacks.resource in ("blocks", "seqs") and choice.wait.passed >= MAX_PASSED:
+                break
+        self._reasons = reasons(asked, len(self.roster.waiting), budget.shortage())
 
     def _top_up(self, choices: Iterable[Choice], budget: StepBudget) -> None:
         """Gives what is left of the step to half-computed prompts, if the blocks for it are free."""
@@ -264,6 +273,7 @@ class Scheduler:
         plan = StepPlan(self._step + 1, work, copies, transfers)
         if work:
             self._step, self._flight, self.in_flight = plan.step, flight, plan
+            self.watchdog.advanced()
         return plan
 
     # ---- chunks ----
@@ -316,7 +326,7 @@ class Scheduler:
             choice.computed = 0
             return admission
         self._start(choice, hit, admission.num_tokens, now)
-        budget.blocks = self._num_blocks_for_newcomers()
+        budget.blocks = self.cache.pool.num_unpromised
         return None
 
     def _start(self, choice: Choice, hit: Hit, num_tokens: int, now: float) -> None:
@@ -344,12 +354,8 @@ class Scheduler:
             behind = self.roster.behind(choice)
             if not behind:
                 return None
-            victim = self._victim([c for c in behind if c.rank == behind[-1].rank])
-            need, have = choice.lease.num_missing(num_tokens), self.cache.pool.num_free
-            reason = (
-                f"request {choice.request_id} needs {need} blocks for its next {num_tokens} tokens, {have} are free"
-            )
-            self._preempt(victim, reason, budget, now)
+            victim = self._victim(spared([c for c in behind if c.rank == behind[-1].rank]))
+            self._preempt(victim, need_of(choice, num_tokens, self.cache.pool.num_free), budget, now)
         return copies
 
     def _displace(self, choice: Choice, lacks: Later, budget: StepBudget, now: float) -> bool:
@@ -358,44 +364,39 @@ class Scheduler:
         Only if all of those together have what a waiting one lacks. True where it is worth asking again.
         """
         lower = self.roster.below(choice.rank)
-        if lacks.resource == "seqs":
-            supply = sum([c.width for c in lower])
-        elif lacks.resource == "blocks":
-            supply = sum([c.lease.num_blocks + c.lease.num_reserved for c in lower])
-        else:
-            return False
-        if not lower or lacks.have + supply < lacks.need:
+        if not lower or lacks.have + supply(lower, lacks.resource) < lacks.need:
             return False
         if lacks.resource == "blocks" and self._reservations.reclaim(lower):
             self._fund_newcomers(budget)
             return True
-        victim = self._victim([c for c in lower if c.rank == lower[-1].rank])
+        victim = self._victim(spared([c for c in lower if c.rank == lower[-1].rank]))
         reason = f"request {choice.request_id} of a lower rank needs {lacks.need} {lacks.resource}, has {lacks.have}"
-        self._preempt(victim, reason, budget, now)
+        self._preempt(victim, reason, budget, now, "priority")
         self._fund_newcomers(budget)
         return True
 
-    def _preempt(self, victim: Choice, reason: str, budget: StepBudget, now: float) -> None:
+    def _preempt(self, victim: Choice, reason: str, budget: StepBudget, now: float, cause: str = "blocks") -> None:
         """Takes the lease of a running choice and queues it again, at its old place.
 
         What this plan had granted to it goes back into the budget.
         """
         kept, why = self.cache.set_aside(victim)
         lost, reason = victim.computed - kept, f"{reason}; {why}" if why else reason
-        self._events.append(Preempted(victim.request_id, victim.index, now, lost, reason, kept))
+        victim.wait.num_preempted += 1
+        told = (lost, reason, kept, cause, victim.wait.num_preempted)
+        self._events.append(Preempted(victim.request_id, victim.index, now, *told))
         self.roster.preempt(victim)
         budget.tokens += victim.granted
         budget.num_preempted += 1
         victim.granted = victim.computed = 0
         victim.copies = ()
         victim.wait.preempted_in = self._step + 1
-        victim.wait.num_preempted += 1
 
     def _park_beams(self, budget: StepBudget, now: float) -> bool:
         """Takes the leases of beams that wait for others, where these cannot get any: nobody else can go on."""
         idle = [choice for choice in self.roster.running if choice.awaits_others]
         for choice in idle:
-            self._preempt(choice, "other beams need its blocks, and it can wait without", budget, now)
+            self._preempt(choice, "other beams need its blocks, and it can wait without", budget, now, "beams")
         return bool(idle)
 
     # ---- commit ----
@@ -578,7 +579,7 @@ class Scheduler:
         self.roster.sweep()
         self._events += self.cache.drain(now)
         self._events += self.cache.told(now)
-        self._events.append(stepped(self.cache, self.roster, now, self._step, num_tokens, timings_s))
+        self._events.append(stepped(self.cache, self.roster, now, self._step, num_tokens, timings_s, self._reasons))
         return self._drain(now)
 
     def _drain(self, now: float) -> tuple[Event, ...]:

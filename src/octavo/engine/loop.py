@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from octavo.core.audit import audit
-from octavo.core.events import Audited, Event, Refused, Stepped
+from octavo.core.events import Audited, Event, Refused, Stalled, Stepped
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
@@ -19,6 +19,9 @@ from octavo.engine.clock import Clock, now
 from octavo.engine.compilations import Compilations, Compile, no_guides
 
 log = logging.getLogger(__name__)
+
+MAX_STALLED = 32
+"""After so many plans in a row without work, though something waits, the engine ends: it is beyond help."""
 
 COMPILE_WAIT_S = 0.01
 """A loop that has nothing to do but to wait for a guide looks for orders this often."""
@@ -100,7 +103,7 @@ class EngineLoop:
     def turn(self, port: Port) -> bool:
         """Takes orders and runs one step, where there is one to run. False where the port says stop."""
         compiling = self._compilations.pending
-        orders = port.receive(idle=not self._scheduler.has_work and not compiling)
+        orders = port.receive(idle=not compiling and not self._advances)
         if orders is None:
             return False
         if orders:
@@ -116,6 +119,10 @@ class EngineLoop:
             port.publish(self._tend())
         self._unaudited |= self._audits and bool(orders)
         return True
+
+    @property
+    def _advances(self) -> bool:
+        return self._scheduler.has_work and not self._scheduler.watchdog.num_stalled
 
     def _tend(self) -> Sequence[Event]:
         """What time alone has brought about while nothing runs: pins end."""
@@ -191,11 +198,23 @@ class EngineLoop:
         others = ({}, load.num_held, load.blocks_pinned, load.blocks_reserved)
         return Stepped(time_s, self._last_step, *counts, 0, *blocks, *others)
 
-    def _step(self) -> tuple[Event, ...]:
+    def _nothing_advances(self) -> Sequence[Event]:
+        """The progress law is broken: the watchdog says so; and after too long, whoever started the engine must act."""
+        events = self._scheduler.stalled(self._clock())
+        for event in events:
+            if isinstance(event, Stalled):
+                log.warning("%s", event.message)
+        if self._scheduler.watchdog.num_stalled >= MAX_STALLED:
+            raise RuntimeError(
+                f"{self._scheduler.watchdog.num_stalled} plans in a row have no work, though something waits"
+            )
+        return events
+
+    def _step(self) -> Sequence[Event]:
         """Plans, executes and commits one step; returns what happened."""
         plan = self._scheduler.plan(self._clock())
         if not plan.work:
-            raise RuntimeError(f"step {plan.step}: the scheduler has work and plans none")
+            return self._nothing_advances()
         self._last_step = plan.step
         try:
             result = self._backend.execute(plan)

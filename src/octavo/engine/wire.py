@@ -29,6 +29,7 @@ from octavo.core.events import (
     PromptScored,
     Queued,
     Refused,
+    Stalled,
     Stepped,
 )
 from octavo.core.misses import Miss, MissReason
@@ -215,6 +216,7 @@ _KINDS: dict[type, int] = {
     Audited: 12,
     PrefixPinned: 20,
     PrefixUnpinned: 21,
+    Stalled: 30,
 }
 _CLASSES = {kind: cls for cls, kind in _KINDS.items()}
 

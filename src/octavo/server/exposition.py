@@ -47,6 +47,7 @@ def _rejections(meters: Meters) -> dict[str, float]:
 _GAUGES: dict[str, tuple[str, Read]] = {
     "vllm:num_requests_running": ("Choices that run", lambda m: m.gauges.num_running),
     "vllm:num_requests_waiting": ("Choices that wait for their first or next turn", lambda m: m.num_waiting),
+    "octavo:stalled_steps": ("Plans in a row that advanced nothing though something waits", lambda m: m.num_stalled),
     "octavo:blocks_reserved": (
         "Blank and cached blocks that are kept for running choices: a newcomer may not have them",
         lambda m: m.gauges.blocks_reserved,
@@ -92,6 +93,12 @@ _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] =
         lambda m: {reason.value: count for reason, count in m.missed_tokens.items()},
     ),
     "vllm:admission_rejections": ("reason", "Requests that were sent away because too many wait", _rejections),
+    "octavo:preemptions": (
+        "cause",
+        "Preemptions, by cause: blocks (one ahead needed them), priority (one of a lower rank came in), beams",
+        lambda m: m.preemptions,
+    ),
+    "octavo:stalls": ("reason", "Times that the watchdog found that nothing advances, by why", lambda m: m.stalls),
     "octavo:requests_refused": ("code", "Requests that were refused, by why", lambda m: m.refused),
     "octavo:step_phase_seconds": ("phase", "Time that steps took, by phase", lambda m: m.phase_s),
 }
@@ -172,6 +179,11 @@ class MetersCollector(Collector):
         for reason, count in self._meters.waiting_by_reason().items():
             waiting.add_metric([*values, reason], count)
         yield waiting
+        text = "Choices that wait, by what they lacked when the last step was planned"
+        lacking = GaugeMetricFamily("octavo:num_requests_waiting_by_reason", text, labels=[*names, "reason"])
+        for reason, count in self._meters.gauges.waiting.items():
+            lacking.add_metric([*values, reason], count)
+        yield lacking
         about = self._about()
         if about:
             info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache, as labels", labels=[*names, *about])

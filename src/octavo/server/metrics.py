@@ -3,6 +3,7 @@
 Fed by `EngineClient.listen` and nothing else. An event costs a few additions; text is made when somebody asks for it.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,11 +22,14 @@ from octavo.core.events import (
     Preempted,
     Queued,
     Refused,
+    Stalled,
     Stepped,
 )
 from octavo.core.misses import MissReason
 from octavo.core.types import FinishReason, RequestId
 from octavo.server.tallies import Tallies, Tally
+
+log = logging.getLogger(__name__)
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10)
 _LONG_S = (*_SHORT_S, 20, 40, 80, 160, 320, 640, 2560)
@@ -95,6 +99,12 @@ class Meters:
         self.accepted_at: list[int] = []
         """Guesses that were right, by their place in the draft."""
         self.num_preemptions = 0
+        self.preemptions: dict[str, int] = {}
+        """By cause."""
+        self.num_stalled = 0
+        """Plans in a row that advanced nothing, as the watchdog last said; 0 since something did."""
+        self.stalls: dict[str, int] = {}
+        """How often the watchdog spoke, by what most of those who waited lacked."""
         self.tokens_lost = 0
         self.blocks_stored = 0
         self.blocks_evicted = 0
@@ -124,6 +134,7 @@ class Meters:
             Generated: self._generated,
             Drafted: self._drafted,
             Preempted: self._preempted,
+            Stalled: self._stalled,
             Finished: self._finished,
             BlockStored: self._stored,
             BlockEvicted: self._evicted,
@@ -222,6 +233,15 @@ class Meters:
     def _preempted(self, event: Preempted) -> None:
         self.num_preemptions += 1
         self.tokens_lost += event.tokens_lost
+        self.preemptions[event.cause] = self.preemptions.get(event.cause, 0) + 1
+        lost = f"{event.tokens_lost} tokens lost, {event.tokens_swapped} kept"
+        log.info("preempted %s/%d (time %d): %s; %s", event.request_id, event.choice, event.times, lost, event.reason)
+
+    def _stalled(self, event: Stalled) -> None:
+        self.num_stalled = event.num_plans
+        reason = max(event.waiting, key=event.waiting.__getitem__, default="running")
+        self.stalls[reason] = self.stalls.get(reason, 0) + 1
+        log.warning("nothing advances: %s", event.message)
 
     def _finished(self, event: Finished) -> None:
         stopped = (event.request_id, event.choice) in self._stopped
@@ -275,6 +295,7 @@ class Meters:
         self.gauges = event
         self.num_waiting = event.num_waiting
         if event.num_tokens:
+            self.num_stalled = 0
             self.num_steps += 1
             self.step_tokens.observe(event.num_tokens)
             self.drained.note(event.num_tokens, sum(event.timings_s.values()))

@@ -14,7 +14,9 @@ async def health(service: Service, exchange: Exchange) -> None:
     problem = service.health()
     if problem is not None:
         raise problem
-    await exchange.reply(200, msgspec.json.encode({"status": service.client.state.value}))
+    await exchange.reply(
+        200, msgspec.json.encode({"status": service.client.state.value, "stalled_steps": service.meters.num_stalled})
+    )
 
 
 async def ready(service: Service, exchange: Exchange) -> None:
