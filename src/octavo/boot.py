@@ -21,6 +21,7 @@ from octavo.engine.llm import OfflineEngine
 if TYPE_CHECKING:
     import socket
 
+    from octavo.core.hashing import BlockHash
     from octavo.core.ports import Backend, Guide
     from octavo.core.structured import StructuredOutput
     from octavo.core.types import Limits, Speculation
@@ -183,6 +184,7 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     from octavo.engine.loop import Replica
 
     fault = _fault(config)
+    block_hash = block_hash_of(config)
     memory = available_memory_bytes()  # before the weights take theirs
     report("loading the weights")
     delay_load(fault)
@@ -192,10 +194,27 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     backend = with_fault(_with_cache(loaded, plan), fault)
     limits = _limits(config, checkpoint, plan)
     facts = _facts(config, checkpoint, loaded, plan, backend)
-    algorithm = config.cache.prefix_caching_hash_algo
-    scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, hash_algorithm=algorithm)
+    scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, block_hash=block_hash)
     compile = compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size)
     return Replica(scheduler, backend, facts, compile, config.engine.audit)
+
+
+def block_hash_of(config: Config) -> BlockHash:
+    """The configured hash of block keys. Raises ConfigError where its package is not installed."""
+    from octavo.core.hashing import HASHES, BlockHash
+
+    name = config.cache.prefix_caching_hash_algo
+    if name in HASHES:
+        return HASHES[name]
+    try:
+        from xxhash import xxh3_128_digest
+    except ImportError as error:
+        others = ", ".join(HASHES)
+        raise ConfigError(
+            f"prefix_caching_hash_algo is {name}, which needs a package that is not installed: "
+            f"pip install 'octavo[xxhash]'; or choose one of {others}"
+        ) from error
+    return BlockHash(xxh3_128_digest)
 
 
 def compiler_of(vocabulary: Vocabulary, vocab_size: int) -> Compile:

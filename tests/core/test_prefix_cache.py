@@ -1,12 +1,15 @@
 """Block keys, hits and eviction, without a scheduler."""
 
 import hashlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.core.hashing import HASHES, KeyChain, root_key
+from octavo.core.hashing import CBOR, HASHES, BlockHash, KeyChain, root_key
 from octavo.core.lease import Lease
 from tests.core.replica import one_bit
 from tests.core.test_allocator import Arena
@@ -14,10 +17,13 @@ from tests.core.test_allocator import Arena
 TOKENS = list(range(100, 112))
 
 
-@pytest.mark.parametrize("name", sorted(HASHES))
+ALL_HASHES = {**HASHES, "xxh3_128": BlockHash(xxhash.xxh3_128_digest)}
+
+
+@pytest.mark.parametrize("name", ALL_HASHES)
 def test_a_key_names_all_the_tokens_up_to_the_end_of_its_block(name: str) -> None:
     def keys(tokens: list[int], namespace: bytes = b"", fingerprint: bytes = b"") -> list[bytes]:
-        chain = KeyChain(HASHES[name], root_key(HASHES[name], namespace, fingerprint), 4)
+        chain = KeyChain(ALL_HASHES[name], root_key(ALL_HASHES[name], namespace, fingerprint), 4)
         chain.extend(tokens)
         return chain.keys
 
@@ -30,15 +36,81 @@ def test_a_key_names_all_the_tokens_up_to_the_end_of_its_block(name: str) -> Non
         assert same == [block < position // 4 for block in range(3)]
     assert not set(keys(TOKENS)) & set(keys(TOKENS, namespace=b"tenant"))
     assert not set(keys(TOKENS)) & set(keys(TOKENS, fingerprint=b"model"))
-    assert root_key(HASHES[name], b"ab", b"c") != root_key(HASHES[name], b"a", b"bc")
+    assert root_key(ALL_HASHES[name], b"ab", b"c") != root_key(ALL_HASHES[name], b"a", b"bc")
 
 
-def test_a_key_is_what_its_definition_says() -> None:
+def keys_of(name: str) -> list[str]:
+    """Of the tokens 1, 258, 70000, 23 in blocks of two, for the namespace `ns` and the model `model`."""
+    chain = KeyChain(ALL_HASHES[name], root_key(ALL_HASHES[name], b"ns", b"model"), 2)
+    chain.extend([1, 258, 70_000, 23, 5])
+    return [key.hex() for key in (chain.under(0), *chain.keys)]
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("sha256", lambda data: hashlib.sha256(data).digest()),
+        ("blake2b", lambda data: hashlib.blake2b(data, digest_size=32).digest()),
+        ("xxh3_128", lambda data: xxhash.xxh3_128(data).digest()),
+    ],
+)
+def test_a_packed_key_is_what_its_definition_says(name: str, digest: Callable[[bytes], bytes]) -> None:
     """So that another process, or another language, computes the same keys."""
-    root = hashlib.sha256((2).to_bytes(8, "little") + b"ns" + b"model").digest()
-    chain = KeyChain(HASHES["sha256"], root_key(HASHES["sha256"], b"ns", b"model"), 2)
-    chain.extend([1, 258])
-    assert chain.keys == [hashlib.sha256(root + bytes([1, 0, 0, 0, 2, 1, 0, 0])).digest()]
+    root = digest((2).to_bytes(8, "little") + b"ns" + b"model")
+    first = digest(root + bytes([1, 0, 0, 0, 2, 1, 0, 0]))
+    second = digest(first + bytes([0x70, 0x11, 1, 0, 23, 0, 0, 0]))
+    assert keys_of(name) == [root.hex(), first.hex(), second.hex()]
+
+
+def test_a_cbor_key_is_what_its_definition_says() -> None:
+    """Byte by byte, as in docs/cache.md; the page shows the same three keys."""
+    root = hashlib.sha256(bytes.fromhex("83 40 80 82 42 6e73 45 6d6f64656c")).digest()
+    first = hashlib.sha256(bytes.fromhex("83 5820") + root + bytes.fromhex("82 01 190102 f6")).digest()
+    second = hashlib.sha256(bytes.fromhex("83 5820") + first + bytes.fromhex("82 1a00011170 17 f6")).digest()
+    assert keys_of("sha256_cbor") == [root.hex(), first.hex(), second.hex()]
+    page = (Path(__file__).parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
+    assert [key for key in keys_of("sha256_cbor") if key not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("token", "item"),
+    [
+        (0, "00"),
+        (23, "17"),
+        (24, "1818"),
+        (255, "18ff"),
+        (256, "190100"),
+        (65_535, "19ffff"),
+        (65_536, "1a00010000"),
+        (2**32 - 1, "1affffffff"),
+        (2**32, "1b0000000100000000"),
+    ],
+)
+def test_cbor_numbers_take_the_fewest_bytes(token: int, item: str) -> None:
+    """RFC 8949, appendix A and section 4.2.1."""
+    message = CBOR.blocks_of(1)(b"", (token,))
+    assert message == bytes.fromhex(f"83 40 81 {item} f6")
+
+
+def test_cbor_of_a_long_block_and_a_long_namespace() -> None:
+    assert CBOR.blocks_of(128)(b"", (7,) * 128) == bytes.fromhex("83 40 9880") + b"\x07" * 128 + b"\xf6"
+    assert CBOR.root(b"n" * 300, b"") == bytes.fromhex("83 40 80 82 59012c") + b"n" * 300 + b"\x40"
+
+
+@pytest.mark.parametrize("name", ALL_HASHES)
+def test_tokens_are_compared_on_every_hit_whatever_the_hash(name: str) -> None:
+    """An entry that lies under the key of other tokens, as a collision would leave it, is not hit, nor what follows."""
+    arena = Arena(4, 4)
+    chain = KeyChain(ALL_HASHES[name], root_key(ALL_HASHES[name], b"", b""), 4)
+    chain.extend(TOKENS[:8])
+    lease = arena.lease(8)
+    lease.publish(chain, 8)
+    assert len(arena.index.match(chain)) == 2
+    for changed, num_hit in (((0, 1, 2, 3), 0), (tuple(TOKENS[:4]), 2)):
+        chain.pieces[0] = changed
+        assert len(arena.index.match(chain)) == num_hit
+    chain.pieces[1] = (0, 1, 2, 3)
+    assert len(arena.index.match(chain)) == 1
 
 
 @given(tokens=st.lists(st.integers(0, 1), max_size=20), cuts=st.lists(st.integers(0, 20), max_size=4))
@@ -159,7 +231,7 @@ def test_colliding_keys_never_give_another_sequence_s_blocks(sequences: list[lis
     arena = Arena(12, 2)
     contents: dict[int, list[int]] = {}
     for tokens in sequences:
-        chain = KeyChain(one_bit, b"", 2)
+        chain = KeyChain(BlockHash(one_bit), b"", 2)
         chain.extend(tokens)
         hit = arena.index.match(chain)
         for logical, entry in enumerate(hit):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.core.events import BlockEvicted, BlockStored
+from octavo.core.hashing import HASHES, BlockHash
 from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import BlockCopy
 from octavo.core.siblings import num_common
@@ -218,13 +219,11 @@ def test_without_caching_nothing_is_hashed_stored_or_hit() -> None:
     assert replica.scheduler.load().blocks_cached == 0
 
 
-def test_a_waiting_prompt_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from octavo.core.hashing import HASHES
-
+def test_a_waiting_prompt_is_hashed_once() -> None:
     hashed: list[bytes] = []
-    sha256 = HASHES["sha256"]
-    monkeypatch.setitem(HASHES, "counting", lambda data: (hashed.append(data), sha256(data))[1])
-    replica = Replica(limits(max_num_seqs=1), hash_algorithm="counting")
+    sha256 = HASHES["sha256"].digest
+    counting = BlockHash(lambda data: (hashed.append(data), sha256(data))[1])
+    replica = Replica(limits(max_num_seqs=1), block_hash=counting)
     replica.submit(request("runs", [7], max_tokens=8), request("waits", PROMPT, max_tokens=1))
     for _ in range(7):
         replica.step()

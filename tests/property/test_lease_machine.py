@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import HASHES, KeyChain, root_key
+from octavo.core.hashing import HASHES, BlockHash, KeyChain, root_key
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
@@ -41,7 +41,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def start(self, num_blocks: int, size: int, collide: bool, windows: tuple[int | None, ...]) -> None:
         self.size, self.groups = size, KvGroups(size, windows)
         self.pool, self.index = BlockPool(num_blocks * len(windows)), PrefixIndex(self.groups)
-        self.digest = one_bit if collide else HASHES["sha256"]
+        self.block_hash = BlockHash(one_bit) if collide else HASHES["sha256"]
         self.collide = collide
         self.live: list[Sequence] = []
         self.memory: dict[tuple[int, int], tuple[int, Prefix]] = {}
@@ -53,7 +53,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(target=sequences, tokens=TOKENS, again=st.booleans())
     def open(self, tokens: list[int], again: bool) -> Sequence:
         """A sequence that starts on what is cached of `tokens`, and computes the last cached token `again` or not."""
-        chain = KeyChain(self.digest, root_key(self.digest, b"", b""), self.size)
+        chain = KeyChain(self.block_hash, root_key(self.block_hash, b"", b""), self.size)
         chain.extend(tokens)
         before = self._state()
         hit = self.index.match(chain)
@@ -245,7 +245,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def _correct_chain(self, sequence: Sequence) -> None:
         """A chain hashes the tokens that were planned; only those that were written may be published."""
-        sequence.chain = KeyChain(self.digest, root_key(self.digest, b"", b""), self.size)
+        sequence.chain = KeyChain(self.block_hash, root_key(self.block_hash, b"", b""), self.size)
         sequence.chain.extend(sequence.tokens)
 
     def _free(self) -> tuple[int, int]:

@@ -1,13 +1,12 @@
 """Any interleaving of submit, plan, commit, cancel, failures and preemption gives each request what it gets alone."""
 
 from dataclasses import replace
-from unittest.mock import patch
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, precondition, rule
 
 from octavo.core.eviction import EVICTIONS
-from octavo.core.hashing import HASHES
+from octavo.core.hashing import HASHES, BlockHash
 from octavo.core.plan import StepPlan, StepResult, WorkResult
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
@@ -56,7 +55,7 @@ LIMITS = draw_limits()
 
 OPTIONS = st.fixed_dictionaries(
     {
-        "hash_algorithm": st.sampled_from(["sha256", "one_bit"]),
+        "block_hash": st.sampled_from([HASHES["sha256"], BlockHash(one_bit)]),
         "victim": st.sampled_from(["least_work_lost", "latest"]),
         "chunk": st.sampled_from(["share", "fill"]),
         "watermark": st.sampled_from([0.0, 0.2]),
@@ -135,8 +134,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(limits=LIMITS, options=OPTIONS, lower=TIERS)
     def start(self, limits: Limits, options: dict, lower: dict | None) -> None:
-        self.patch = patch.dict(HASHES, {"one_bit": one_bit})
-        self.patch.start()
         self.limits, self.options = limits, options
         windowed = limits.windows != (None,)
         below = None if lower is None or windowed else tier(**lower, block_size=limits.block_size)
@@ -307,7 +304,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.replica.run(max_steps=50 + 20 * sum(self._size(request) for request in self.submitted.values()))
         for name, request in self.submitted.items():
             self._compare(name, request)
-        self.patch.stop()
 
     def _land(self) -> StepPlan:
         plan, self.flying = self.flying, None

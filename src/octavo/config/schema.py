@@ -188,7 +188,10 @@ class CacheConfig:
         at_most=0.5,
     )
     prefix_caching_hash_algo: str = option(
-        "sha256", help="how the keys of cached blocks are digested", choices=("sha256", "blake2b")
+        "sha256",
+        help="how keys of cached blocks are made; sha256_cbor: easily the same in any language; xxh3_128: fastest, "
+        "needs the package xxhash",
+        choices=("sha256", "sha256_cbor", "blake2b", "xxh3_128"),
     )
     kv_cache_dtype: str = option(
         "auto",

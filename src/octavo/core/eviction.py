@@ -108,9 +108,9 @@ class Adaptive:
     A parent is released after its child and hit at least as often, so it never counts as the older one.
     """
 
-    LOWEST, HIGHEST = -2.0, 4.0
+    LOWEST, HIGHEST = -4.0, 4.0
     """Bounds of the bias. What it is below 0 is the evidence still missing before anything departs from LRU."""
-    SPEED = 4.0
+    SPEED = 5.0
     """A pool's worth of ghosts that come back moves the bias by this much, if both kinds are as common."""
 
     __slots__ = ("_bias", "_ghosts", "_hit", "_num_blocks", "_once", "_reused", "_tick")

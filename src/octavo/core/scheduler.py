@@ -31,7 +31,7 @@ from octavo.core.events import (
 )
 from octavo.core.eviction import EVICTIONS
 from octavo.core.gauges import load_of, reasons, stepped
-from octavo.core.hashing import HASHES
+from octavo.core.hashing import HASHES, BlockHash
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named, spared
 from octavo.core.ports import Guide
@@ -65,7 +65,7 @@ class Scheduler:
         limits: Limits,
         *,
         fingerprint: bytes = b"",
-        hash_algorithm: str = "sha256",
+        block_hash: BlockHash = HASHES["sha256"],
         victim: str = "least_work_lost",
         chunk: str = "share",
         watermark: float = 0.01,
@@ -74,9 +74,8 @@ class Scheduler:
         """`fingerprint` names the model in block keys; `watermark`: the share of the pool that newcomers leave free;
         `tier`: where evicted blocks go."""
         self.limits = limits
-        digest = named("hash_algorithm", HASHES, hash_algorithm)
         eviction = named("eviction_policy", EVICTIONS, limits.eviction_policy)
-        self.cache = KvCache(limits, digest, eviction, fingerprint, tier)
+        self.cache = KvCache(limits, block_hash, eviction, fingerprint, tier)
         self.roster = Roster(named("scheduling_policy", TURNS, limits.scheduling_policy)(limits))
         self.in_flight: StepPlan | None = None
         self._victim = named("victim", VICTIMS, victim)
