@@ -5,6 +5,7 @@ import pytest
 
 from octavo.core.audit import audit
 from octavo.core.events import Admitted, Tiered
+from octavo.core.hashing import BlockHash
 from octavo.core.plan import StepPlan
 from octavo.core.request import ChoiceState
 from octavo.core.tiers import Costs, Found, NotStored, Room, Scanned, TierState, swap_pays
@@ -244,10 +245,9 @@ def test_without_prefix_caching_nobody_finds_another_s_blocks() -> None:
 # ---- safety ----
 
 
-def test_tokens_are_compared_back_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_compared_back_to_the_first() -> None:
     """Under a hash of one bit nearly everything collides."""
-    monkeypatch.setitem(__import__("octavo.core.hashing").core.hashing.HASHES, "one_bit", one_bit)
-    replica = Replica(limits(num_blocks=4), tier=tier(20), watermark=0.0, hash_algorithm="one_bit")
+    replica = Replica(limits(num_blocks=4), tier=tier(20), watermark=0.0, block_hash=BlockHash(one_bit))
     prompts = {f"{turn}/{i}": [i, turn % 2, i, 1, 2, 3, i, i, 3] for turn in range(3) for i in range(6)}
     for name, prompt in prompts.items():
         serve(replica, name, prompt)
