@@ -96,9 +96,12 @@ class PrefixIndex:
         self, under: bytes, parent: CachedBlock | None, tokens: tuple[TokenId, ...]
     ) -> tuple[CachedBlock, int] | None:
         """The cached block after `parent` that begins with the most of `tokens`, and with how many of them. Pure."""
-        known = [entry for entry in self.siblings.neighbours(under, tokens) if same_prefix(entry.parent, parent)]
-        likest = max(known, key=lambda entry: num_common(entry.tokens, tokens), default=None)
-        return None if likest is None else (likest, num_common(likest.tokens, tokens))
+        likest: tuple[CachedBlock, int] | None = None
+        for entry in self.siblings.neighbours(under, tokens):
+            count = num_common(entry.tokens, tokens)
+            if (likest is None or count > likest[1]) and same_prefix(entry.parent, parent):
+                likest = (entry, count)
+        return likest
 
     def publish(
         self,

@@ -15,8 +15,12 @@ _tokens = attrgetter("tokens")
 
 def num_common(a: Sequence[TokenId], b: Sequence[TokenId]) -> int:
     """How many tokens both begin with."""
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(a), len(b)))
+    count = 0
+    for one, other in zip(a, b, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
 
 
 class Siblings:
