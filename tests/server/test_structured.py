@@ -1,5 +1,6 @@
 """Answers of a form, over HTTP: OpenAI's, vLLM's and the older spellings, and what is refused by name."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 from octavo.config.schema import LimitsConfig
 from octavo.core.events import Stepped
 from octavo.core.structured import MAX_STRUCTURE_CHARS, MAX_STRUCTURE_DEPTH
+from octavo.core.structured import StructuredOutputsParams as Params
+from octavo.server.trials import QUICK_S, Trials
+from octavo.text.lark import GrammarError
 from tests.server.site import Gate, Site
 
 POINT = {
@@ -227,3 +231,21 @@ def test_whatever_comes_as_a_form_is_answered_or_is_a_400(site: Site, fields: di
     assert response.status_code in (200, 400), response.text
     if response.status_code == 400:
         assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("quick_s", [0.0, QUICK_S])
+def test_both_lanes_of_trials_come_to_the_same_verdicts(quick_s: float):
+    """One that takes a second, and usual ones beside it."""
+    slow = {"patternProperties": {f"^a{i}b": {"type": "integer"} for i in range(600)}}
+    forms = [Params(json=slow), Params(regex="b"), Params(regex="("), Params(choice=["c"]), Params(regex="b")]
+
+    async def all_at_once() -> list[str | None]:
+        trials = Trials(quick_s)
+        jobs = [trials.check(form.output()) for form in forms]
+        answers = await asyncio.gather(*jobs, return_exceptions=True)
+        again = await asyncio.gather(*[trials.check(form.output()) for form in forms], return_exceptions=True)
+        assert list(map(str, again)) == list(map(str, answers))
+        trials.close()
+        return [str(answer)[:8] if isinstance(answer, GrammarError) else answer for answer in answers]
+
+    assert asyncio.run(all_at_once()) == ["it takes", None, "at 1(8):", None, None]

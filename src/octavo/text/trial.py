@@ -36,13 +36,19 @@ _NICE = 10
 _TOO_MUCH = f"it takes more than {CPU_S} s or {MEMORY_BYTES >> 20} MiB to compile: make it smaller or less deep"
 
 
+class Unfinished(GrammarError):
+    """It was not compiled in time, and may be none or a good one: nothing is known."""
+
+
 class Trial:
     """Tries structured outputs, one at a time, in a process that starts with the first and is replaced when it ends.
 
     Safe to call from several threads. Verdicts are remembered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait_s: float = WAIT_S) -> None:
+        """`wait_s`: how long to wait for one."""
+        self._wait_s = wait_s
         self._turn = threading.Lock()
         self._memory = threading.Lock()
         self._verdicts: OrderedDict[StructuredOutput, str | None] = OrderedDict()
@@ -50,7 +56,10 @@ class Trial:
         self._end: Callable[[], object] = _nothing
 
     def check(self, output: StructuredOutput) -> None:
-        """Raises GrammarError where it cannot be compiled, or takes too much. Waits for others only where it is new."""
+        """Raises GrammarError where it cannot be compiled or takes too much, Unfinished where it is not done in time.
+
+        Waits for others only where it is new.
+        """
         if not self.knows(output):
             with self._turn:
                 if not self.knows(output):
@@ -82,16 +91,17 @@ class Trial:
                 self._verdicts.popitem(last=False)
 
     def _try(self, output: StructuredOutput) -> str | None:
-        """What is wrong with it, for good; raises GrammarError where that remains unknown."""
+        """What is wrong with it, for good. Raises Unfinished."""
         if self._process is not None and self._process.poll() is not None:
             self._stop()
-        stdin, stdout = _pipes(self._process or self._start())
+        process = self._process or self._start()
+        stdin, stdout = _pipes(process)
         try:
             stdin.write(json.dumps([output.kind, output.text]).encode() + b"\n")
             stdin.flush()
-            if not select.select([stdout], [], [], WAIT_S)[0]:
+            if not select.select([stdout], [], [], self._wait_s)[0]:
                 self._stop()
-                raise GrammarError(f"it was not compiled within {WAIT_S:.0f} s, on a machine that may be busy")
+                raise Unfinished(f"it was not compiled within {self._wait_s:g} s, on a machine that may be busy")
             answer = stdout.readline()
         except BrokenPipeError:
             answer = b""
@@ -108,6 +118,10 @@ class Trial:
             start_new_session=True,  # Ctrl-C is the parent's business; this ends with its standard input
         )
         self._end = weakref.finalize(self, _kill, self._process)
+        _, stdout = _pipes(self._process)
+        if not select.select([stdout], [], [], WAIT_S)[0] or not stdout.readline():
+            self._stop()
+            raise Unfinished("the process that would compile it does not start")
         return self._process
 
     def _stop(self) -> None:
@@ -137,7 +151,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def main() -> None:
-    """Reads structured outputs, a line each; answers each with a line: null, or what is wrong with it."""
+    """Says that it is ready, reads structured outputs, a line each, and answers with lines: null, or what is wrong."""
     from octavo.text.guide import Compiler
 
     compiler = Compiler(ByteVocabulary(), 256)
@@ -145,6 +159,7 @@ def main() -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
     threading.stack_size(STACK_BYTES)
+    print("ready", flush=True)
     for line in sys.stdin.buffer:
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + CPU_S + 1)
