@@ -12,7 +12,7 @@ from octavo import boot
 from octavo.backends.cpu.isa import candidates
 from octavo.config.sources import from_keywords
 from octavo.core.audit import audit
-from octavo.core.events import Admitted, Preempted
+from octavo.core.events import Admitted, Drafted, Preempted
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
@@ -90,12 +90,24 @@ def test_any_company_any_cut_and_any_shortage_give_the_same_bits(mixed: Path, is
     """A pool that is always short, tiny chunks, prompts that share beginnings: hits, evictions and preemptions."""
     requests = family(24)
     alone = each_alone(mixed, requests, isa=isa)
-    options = {"isa": isa, "num_blocks": 70, "max_model_len": 160, "max_num_batched_tokens": 24, "num_threads": 2}
+    sizes = {"num_blocks": 70, "max_model_len": 160, "max_num_batched_tokens": 24}
+    options = {"isa": isa, "num_threads": 2, "block_manager": "v1", **sizes}
     with replica(mixed, **options) as built:
         script = play(built, requests[:10], requests[10:], [])
         assert answers(script, requests) == alone
         assert any(isinstance(event, Preempted) for event in script.events)
         assert any(event.cached_tokens for event in script.events if isinstance(event, Admitted))
+
+
+def test_guesses_behind_a_window_give_the_same_bits(mixed: Path) -> None:
+    """Answers that repeat themselves, so that guesses come true, some of them across the end of a window."""
+    few = {"temperature": 0, "allowed_token_ids": (40, 80, 120)}
+    requests = [request(f"r{i}", text(i, 20 + i), new=60, **few) for i in range(4)]
+    guesses = {"num_speculative_tokens": 5, "prompt_lookup_min": 1}
+    with replica(mixed, speculative_config=guesses) as built:
+        script = play(built, requests)
+        assert answers(script, requests) == each_alone(mixed, requests)
+        assert any(isinstance(event, Drafted) and event.num_accepted for event in script.events)
 
 
 def test_a_chunk_may_be_longer_than_the_window(mixed: Path) -> None:
