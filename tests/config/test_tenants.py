@@ -87,7 +87,8 @@ def test_each_setting_is_read_as_it_is_written(tmp_path: Path, data: st.DataObje
     setting = data.draw(st.sampled_from(section_settings("tenants", Rules)))
     value = data.draw(FREE[setting.name] if setting.name in FREE else values(setting))
     content = {"tenants": {"a": {"keys": ["k"], setting.name.replace("_", "-"): value}}}
-    (tenant,) = read(tmp_path, yaml.safe_dump(content)).values()
+    policy = "fair" if setting.name == "weight" else "priority"
+    (tenant,) = read(tmp_path, yaml.safe_dump(content), policy=policy).values()
     assert getattr(tenant.rules, setting.name) == value
     others = {field.name for field in fields(Rules)} - {setting.name}
     assert all(getattr(tenant.rules, name) == getattr(Rules(), name) for name in others)
@@ -114,7 +115,6 @@ WRONG: dict[str, tuple[str, str]] = {
     "a name": ("tenants: {'a b': {keys: [k]}}", "a tenant's name is"),
     "a name that is a switch": ("tenants: {on: {keys: [k]}}", "a tenant's name is"),
     "a name with a meaning": ("tenants: {default: {keys: [k]}}", "none of default, other"),
-    "no keys": ("tenants: {a: {weight: 1}}", "unknown key 'weight'"),
     "keys missing": ("tenants: {a: {priority: 1}}", "keys must be a list of texts"),
     "keys empty": ("tenants: {a: {keys: []}}", "keys must be a list of texts"),
     "a key that is a number": ("tenants: {a: {keys: [123456]}}", "keys must be a list of texts"),
@@ -147,12 +147,14 @@ def test_a_key_of_the_command_line_is_no_tenants(tmp_path: Path) -> None:
         read(tmp_path, "tenants: {a: {keys: [k]}}", api_key=("k",))
 
 
-@pytest.mark.parametrize("rules", ["priority: 1", "highest_priority: -1"])
+@pytest.mark.parametrize("rules", ["priority: 1", "highest_priority: -1", "weight: 2"])
 def test_what_the_scheduler_does_not_look_at_is_refused(rules: str, tmp_path: Path) -> None:
     content = f"tenants: {{a: {{keys: [k], {rules}}}}}"
-    with pytest.raises(ConfigError, match="a has a priority, but the server runs with --scheduling-policy fcfs"):
-        read(tmp_path, content, policy="fcfs")
-    assert read(tmp_path, content)
+    what, needed = ("weight", "fair") if "weight" in rules else ("priority", "priority")
+    for policy in {"fcfs", "priority", "fair"} - {needed}:
+        with pytest.raises(ConfigError, match=f"a has a {what}, but the server runs with --scheduling-policy {policy}"):
+            read(tmp_path, content, policy=policy)
+    assert read(tmp_path, content, policy=needed)
 
 
 def test_a_file_that_is_not_there_is_a_clear_error() -> None:

@@ -34,6 +34,7 @@ def request(
     priority: int = 0,
     namespace: bytes = b"",
     tenant: str = "",
+    weight: int = 1,
     **params,
 ):
     """A greedy request, unless `params` say otherwise."""
@@ -46,6 +47,7 @@ def request(
         priority=priority,
         namespace=namespace,
         tenant=tenant,
+        weight=weight,
     )
 
 

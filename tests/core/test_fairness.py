@@ -106,6 +106,22 @@ def test_the_counter_is_what_the_tenant_was_served() -> None:
     assert set(shares(replica)._pledged.values()) == {0}
 
 
+@pytest.mark.parametrize("weight", [2, 3, 7])
+def test_a_tenant_is_served_by_its_weight(weight: int) -> None:
+    """While both have something waiting, b gets so many times what a gets, within the same bound."""
+    replica = fair(num_blocks=8, max_model_len=12, max_num_seqs=2)
+    asked = [
+        request(f"{tenant}{i}", [1] * 4, tenant=tenant, max_tokens=4, weight=weight if tenant == "b" else 1)
+        for tenant in "ab"
+        for i in range(60)
+    ]
+    replica.submit(*asked)
+    steps = services(replica, {one.request_id: 4 for one in asked})
+    normal = [{"a": served["a"], "b": served["b"] / weight} for served in steps]
+    assert widest_difference(normal) <= 2 * shares(replica).bound
+    assert steps[-1]["b"] > (weight - 1) * steps[-1]["a"] > 0
+
+
 def test_the_least_served_goes_next() -> None:
     replica = fair(max_num_seqs=1)
     replica.submit(*[request(f"a{i}", [1] * 8, tenant="a", max_tokens=4) for i in range(4)])

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from octavo.config.schema import Config, ModelConfig, SchedulerConfig, ServerConfig
+from octavo.core.request import Request
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import ROUTES
 from octavo.server.auth import FOR_ALL, OPEN_PATHS, OWN
@@ -212,6 +214,25 @@ def test_a_priority_is_bounded_by_the_tenants(shared: Site, key: str, priority: 
     assert response.status_code == (400 if refused else 200)
     if refused:
         assert error_of(response)["param"] == "priority"
+
+
+def test_the_engine_is_told_whose_a_request_is_and_what_that_weighs(
+    checkpoint: Checkpoint, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("tenants: {heavy: {keys: [heavy], weight: 3}, light: {keys: [light]}}", encoding="utf-8")
+    config = replace(config_of(file), scheduler=SchedulerConfig(scheduling_policy="fair"))
+    with running(checkpoint, config) as site:
+        client, told = site.app.service.client, list[tuple[str, int]]()
+        submit = client.submit
+
+        def noted(request: Request) -> Any:
+            told.append((request.tenant, request.weight))
+            return submit(request)
+
+        monkeypatch.setattr(client, "submit", noted)
+        for key in ("heavy", "light", OPERATOR):
+            assert ask(site, key).status_code == 200
+    assert told == [("heavy", 3), ("light", 1), ("", 1)]
 
 
 def test_as_many_at_once_as_a_tenant_may(checkpoint: Checkpoint, file: Path) -> None:

@@ -61,6 +61,12 @@ class Rules:
         at_most=LOWEST_PRIORITY,
         none_means="the tenant's priority",
     )
+    weight: int = option(
+        1,
+        help="its share of a busy engine beside that of others, under --scheduling-policy fair",
+        at_least=1,
+        at_most=1000,
+    )
     cache: str = option(
         PRIVATE,
         help="whose cached prompts it may hit: `private`, its own; or a name, those of all tenants that say this name",
@@ -129,6 +135,9 @@ def _check_policy(file: Path, tenant: Tenant, policy: str) -> None:
     """A setting that the scheduler does not look at would be a promise that nobody keeps."""
     if policy != "priority" and (tenant.rules.priority or tenant.rules.most_urgent):
         message = f"{file}: {tenant.name} has a priority, but the server runs with --scheduling-policy {policy}"
+        raise ConfigError(message)
+    if policy != "fair" and tenant.rules.weight != 1:
+        message = f"{file}: {tenant.name} has a weight, but the server runs with --scheduling-policy {policy}"
         raise ConfigError(message)
 
 

@@ -30,7 +30,7 @@ class Wait:
     """What it lacked when it was last asked to start: a resource of `Later`; empty before that."""
     num_settled: int = 0
     """Generated tokens that are in its tenant's counter."""
-    pledged: int = 0
+    pledged: float = 0
     """Service that it may still take at most, in its tenant's worst case."""
 
 

@@ -24,6 +24,8 @@ class Request:
     """Whose cache this request may share: part of every block key. Tenant and salt, digested."""
     tenant: str = ""
     """Who pays for it: shares, limits and meters go by this name. Requests that name nobody are one tenant together."""
+    weight: int = 1
+    """The tenant's share beside that of others, under `--scheduling-policy fair`."""
 
 
 class ChoiceState(StrEnum):

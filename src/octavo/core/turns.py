@@ -6,6 +6,8 @@ and the one with the least goes next. Who comes back after a rest is lifted to t
 nobody saves up. Then what two tenants get that both have something waiting never differs by more than 2 U:
 
     U = max(INPUT_WEIGHT x longest prompt, OUTPUT_WEIGHT x slots of the pool)
+
+A tenant's weight, from 1, divides what it is charged: then the same holds for what they get by their weights.
 """
 
 from bisect import bisect_left, insort
@@ -75,7 +77,7 @@ class InOrder:
 
 
 class FairShares:
-    """A virtual token counter for each tenant.
+    """A virtual token counter for each tenant, which goes the slower the larger the tenant's weight is.
 
     Past a tenant whose next choice must wait for a resource another one may go only where even its worst case, with all
     that its running choices may still generate, leaves it within U of the one that waits: so the bound stays.
@@ -84,9 +86,9 @@ class FairShares:
     def __init__(self, limits: Limits) -> None:
         self.bound = max(INPUT_WEIGHT * limits.max_model_len, OUTPUT_WEIGHT * limits.num_blocks * limits.block_size)
         """The paper's U."""
-        self._served: dict[str, int] = {}
+        self._served: dict[str, float] = {}
         """Tenant -> its counter, but for what its live choices generated since they were settled."""
-        self._pledged: dict[str, int] = {}
+        self._pledged: dict[str, float] = {}
         """Tenant -> what its choices that were started, and are not over, may generate at most."""
         self._live: set[Choice] = set()
         """Choices that run, or ran, and are not settled."""
@@ -114,7 +116,7 @@ class FairShares:
         if choice.wait.num_preempted:
             return
         tenant = choice.request.tenant
-        self._served[tenant] += INPUT_WEIGHT * choice.prompt_len
+        self._served[tenant] += _prompt_cost(choice)
         self._pledge(choice, choice.width * _longest_answer(choice))
 
     def forked(self, choice: Choice, leader: Choice) -> None:
@@ -127,18 +129,18 @@ class FairShares:
         self._settle(choice)
         self._pledge(choice, -choice.wait.pledged)
 
-    def counters(self) -> dict[str, int]:
-        """What each tenant was served."""
+    def counters(self) -> dict[str, float]:
+        """What each tenant was served, for its weight."""
         served = dict(self._served)
         for choice in self._live:
-            served[choice.request.tenant] += OUTPUT_WEIGHT * _unsettled(choice)
+            served[choice.request.tenant] += _answer_cost(choice, _unsettled(choice))
         return served
 
     def ask(self, waiting: Sequence[Choice]) -> Iterator[Choice]:
         served = self.counters()
         line = [(0, served[tenant], queue[0].order, tenant, 0) for tenant, queue in self._queues.items()]
         heapify(line)
-        barred: dict[str, int] = {}
+        barred: dict[str, float] = {}
         while line:
             tries, counter, _, tenant, position = heappop(line)
             queue = self._queues.get(tenant, ())
@@ -147,19 +149,19 @@ class FairShares:
             choice = queue[position]
             yield choice
             if choice.state is ChoiceState.RUNNING:
-                counter += 0 if choice.wait.num_preempted else INPUT_WEIGHT * choice.prompt_len
+                counter += 0 if choice.wait.num_preempted else _prompt_cost(choice)
             else:
                 tries, position = tries + 1, position + 1
                 if choice.wait.lacks in RESOURCES:
                     barred.setdefault(tenant, counter)
             heappush(line, (tries, counter, choice.order, tenant, position))
 
-    def _may_pass(self, choice: Choice, counter: int, barred: Mapping[str, int]) -> bool:
+    def _may_pass(self, choice: Choice, counter: float, barred: Mapping[str, float]) -> bool:
         tenant = choice.request.tenant
         others = [least for other, least in barred.items() if other != tenant]
         if not others:
             return True
-        to_come = INPUT_WEIGHT * choice.prompt_len + choice.width * _longest_answer(choice)
+        to_come = _prompt_cost(choice) + choice.width * _longest_answer(choice)
         return counter + self._pledged.get(tenant, 0) + to_come <= min(others) + self.bound
 
     def _lift(self, tenant: str) -> None:
@@ -174,10 +176,10 @@ class FairShares:
         """What it generated goes into the counter: it does not run any more."""
         self._live.discard(choice)
         if count := _unsettled(choice):
-            self._served[choice.request.tenant] += OUTPUT_WEIGHT * count
+            self._served[choice.request.tenant] += _answer_cost(choice, count)
             choice.wait.num_settled += count
 
-    def _pledge(self, choice: Choice, more: int) -> None:
+    def _pledge(self, choice: Choice, more: float) -> None:
         choice.wait.pledged += more
         tenant = choice.request.tenant
         self._pledged[tenant] = self._pledged.get(tenant, 0) + more
@@ -188,8 +190,16 @@ def _unsettled(choice: Choice) -> int:
     return max(0, len(choice.tokens) - choice.prompt_len - choice.wait.num_settled)
 
 
-def _longest_answer(choice: Choice) -> int:
-    return OUTPUT_WEIGHT * (choice.max_len - choice.prompt_len)
+def _prompt_cost(choice: Choice) -> float:
+    return INPUT_WEIGHT * choice.prompt_len / choice.request.weight
+
+
+def _answer_cost(choice: Choice, num_tokens: int) -> float:
+    return OUTPUT_WEIGHT * num_tokens / choice.request.weight
+
+
+def _longest_answer(choice: Choice) -> float:
+    return _answer_cost(choice, choice.max_len - choice.prompt_len)
 
 
 TURNS: Mapping[str, Callable[[Limits], Turns]] = {"fcfs": InOrder, "priority": InOrder, "fair": FairShares}

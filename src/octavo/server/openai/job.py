@@ -205,6 +205,7 @@ def _requests(
             priority=priority,
             namespace=space,
             tenant=tenant.name,
+            weight=tenant.rules.weight,
         )
         for index, (prompt, params) in enumerate(prompts)
     ]
