@@ -165,7 +165,7 @@ def test_limits_that_make_no_sense_are_refused(changes: dict) -> None:
 def test_an_unknown_policy_is_refused_with_the_known_ones(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option} must be one of .*, got 'best'"):
         Replica(limits(), **{option: "best"})
-    with pytest.raises(ValueError, match="scheduling_policy must be one of fcfs, priority"):
+    with pytest.raises(ValueError, match="scheduling_policy must be one of fair, fcfs, priority"):
         Replica(limits(scheduling_policy="best"))
 
 
