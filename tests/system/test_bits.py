@@ -163,7 +163,8 @@ def hits(script: Script) -> list[int]:
 def test_preempted(default_model, isa, size, alone):
     """All three fit at first; when the ones ahead grow, those behind lose their blocks."""
     company = others(1, length=size.other_length, new=2 * size.new)
-    options = {"num_blocks": size.tight_blocks, "max_model_len": 16 * size.tight_blocks}
+    sizes = {"num_blocks": size.tight_blocks, "max_model_len": 16 * size.tight_blocks}
+    options = {"block_manager": "v1", **sizes}  # v2 would let nobody in who may run short
     got, events = result(default_model, isa, [[*company, *asked(size)]], **options)
     hurt = {event.request_id for event in events if isinstance(event, Preempted)}
     assert hurt & {request.request_id for request in asked(size)}
