@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from octavo.core.hashing import BlockHash
     from octavo.core.ports import Backend, Guide
     from octavo.core.structured import StructuredOutput
+    from octavo.core.tiers import Tier
     from octavo.core.types import Limits, Speculation
     from octavo.engine.client import EngineClient, EngineFacts
     from octavo.engine.compilations import Compile
     from octavo.engine.launch import ProcessClient
     from octavo.engine.loop import Replica
     from octavo.engine.memory import MemoryPlan
+    from octavo.engine.offload import Offload
     from octavo.models.checkpoint import Checkpoint, Vocabulary
     from octavo.server.app import App
     from octavo.text.chat import ChatTemplate
@@ -191,12 +193,20 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     loaded = _BACKENDS[config.engine.backend](config, checkpoint, report)
     plan = _memory_plan(config, checkpoint, loaded, memory)
     report("reserving the KV cache")
-    backend = with_fault(_with_cache(loaded, plan), fault)
+    backend = _with_cache(loaded, plan)
     limits = _limits(config, checkpoint, plan)
     facts = _facts(config, checkpoint, loaded, plan, backend)
-    scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, block_hash=block_hash)
-    compile = compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size)
-    return Replica(scheduler, backend, facts, compile, config.engine.audit)
+    below = _lower_tier(config, checkpoint, backend, facts) if config.cache.kv_offload_bytes else None
+    tier = None if below is None else below.tier
+    scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, block_hash=block_hash, tier=tier)
+    return Replica(
+        scheduler,
+        with_fault(backend if below is None else below.backend, fault),
+        facts if below is None else _with_tier(facts, below),
+        compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size),
+        config.engine.audit,
+        None if below is None else below.offload,
+    )
 
 
 def block_hash_of(config: Config) -> BlockHash:
@@ -248,6 +258,57 @@ def _with_cache(loaded: _Loaded, plan: MemoryPlan) -> Backend:
         raise MemoryPlanError(
             f"{plan.num_blocks:,} KV blocks cannot be allocated: lower num_blocks or kv_cache_memory_bytes"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _LowerTier:
+    """A tier below the KV cache, from the policy down to the files."""
+
+    tier: Tier
+    offload: Offload
+    backend: Backend
+    report: tuple[str, ...]
+
+
+def _lower_tier(config: Config, checkpoint: Checkpoint, backend: Backend, facts: EngineFacts) -> _LowerTier:
+    from octavo.core.ports import BlockMemory
+    from octavo.core.tiers import Costs, Tier
+    from octavo.engine.blockfiles import BlockFormat, DiskMedium, MemoryMedium
+    from octavo.engine.memory import plan_tier
+    from octavo.engine.offload import Offload, TieredBackend
+    from octavo.models.layer_groups import layer_groups
+
+    cache, capacity = config.cache, facts.capacity
+    if layer_groups(checkpoint.spec).windows != (None,):
+        raise ConfigError("kv_offload_bytes: blocks of models with a sliding window cannot be kept in a lower tier yet")
+    if not isinstance(backend, BlockMemory):
+        raise ConfigError(f"kv_offload_bytes: the {config.engine.backend} backend cannot move its blocks")
+    context_blocks = -(-capacity.max_model_len // cache.block_size)
+    reuses = cache.enable_prefix_caching
+    plan = plan_tier(cache.kv_offload_bytes, cache.kv_offload_path, backend.block_bytes, context_blocks, reuses)
+    if cache.kv_offload_path is None:
+        medium = MemoryMedium()
+    else:
+        block_format = BlockFormat(_format_of(config, checkpoint, facts), cache.block_size, backend.block_bytes)
+        medium = DiskMedium(Path(cache.kv_offload_path), block_format, keep=reuses)
+    offload = Offload(medium, backend.block_bytes)
+    tier = Tier(plan.limits, Costs(block_bytes=backend.block_bytes), cache.block_size)
+    return _LowerTier(tier, offload, TieredBackend(backend, backend, offload), plan.report)
+
+
+def _with_tier(facts: EngineFacts, below: _LowerTier) -> EngineFacts:
+    from octavo.engine.process import SETTLE_S
+
+    settle_s = SETTLE_S if below.tier.limits.persistent else 0.0
+    return dataclasses.replace(facts, report=facts.report + below.report, settle_s=settle_s)
+
+
+def _format_of(config: Config, checkpoint: Checkpoint, facts: EngineFacts) -> bytes:
+    """Names all that the bytes of a block depend on, and how its key is made."""
+    import hashlib
+
+    names = (facts.fingerprint, checkpoint.fingerprint.hex(), config.engine.backend, config.cache.block_size)
+    return hashlib.sha256(repr((*names, config.cache.prefix_caching_hash_algo)).encode()).digest()
 
 
 def _fault(config: Config) -> Fault | None:

@@ -36,6 +36,8 @@ def given_in(name: str, layers: dict[str, Any], folder: Path) -> tuple[dict[str,
     setting = all_settings()[name]
     room = {} if name == "max_num_batched_tokens" else {"max-num-batched-tokens": ENOUGH["max_num_batched_tokens"]}
     own = {name.replace("_", "-"): yaml_value(layers["file"])} if "file" in layers else {}
+    if name == "kv_offload_path":
+        own["kv-offload-bytes"] = 1
     file = folder / "octavo.yaml"
     file.write_text(yaml.safe_dump({**room, **own, **({"max_num_seqs": 1} if not room else {})}), encoding="utf-8")
     environment = {setting.env: as_text(layers["environment"])} if "environment" in layers else {}

@@ -18,6 +18,7 @@ from octavo.core.events import (
     Refused,
     Stalled,
     Stepped,
+    Tiered,
 )
 from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken
@@ -51,6 +52,7 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
         st.builds(Drafted, request_ids, counts, times, counts, counts),
         st.builds(Preempted, request_ids, counts, times, counts, names, counts, names, counts),
         st.builds(Stalled, times, counts, st.dictionaries(names, counts), names),
+        st.builds(Tiered, times, names, *[counts] * 11, st.none() | names),
         st.builds(BlockStored, times, st.binary(max_size=32), st.none() | st.binary(max_size=32), counts),
         st.builds(Audited, times, st.lists(names, max_size=2).map(tuple)),
         st.builds(BlockEvicted, times, st.binary(max_size=32)),

@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.core.events import Admitted, EngineLost, Event, Finished, Generated, Preempted, Queued, Refused, Stepped
+from octavo.core.events import (
+    Admitted,
+    EngineLost,
+    Event,
+    Finished,
+    Generated,
+    Preempted,
+    Queued,
+    Refused,
+    Stepped,
+    Tiered,
+)
 from octavo.core.plan import ScoredToken
 from octavo.core.types import FinishReason
 from octavo.server.exposition import MetersCollector, exposed, registry_of
@@ -133,6 +144,24 @@ def test_reserved_blocks_are_told_and_blocks_still_add_up() -> None:
         assert found["octavo:blocks_reserved", "m"] == reserved
         assert (found["octavo:blocks", "reserved"], found["octavo:blocks", "blank"]) == (kept_blank, blank - kept_blank)
         assert sum(value for (name, _), value in found.items() if name == "octavo:blocks") == blank + 50
+
+
+def test_a_tier_below_the_cache_is_told_in_bytes_and_only_where_there_is_one() -> None:
+    meters = Meters()
+    assert not [name for name, _ in exposition(meters) if "kv_offload" in name]
+    meters.on_event(Preempted("r", 0, 0.0, 3, "why", 16))
+    meters.on_event(Preempted("r", 0, 0.0, 19, "why"))
+    meters.on_event(Tiered(0.0, "disk", 100, 50, 2, 7, 1, 11, 1, 3, 5, 2, 4, None))
+    found = exposition(meters)
+    bytes_by_state = [found["octavo:kv_offload_bytes", state] for state in ("storing", "stored", "capacity")]
+    assert bytes_by_state == [200, 700, 5000]
+    assert [found["octavo:kv_offload_moved_bytes_total", way] for way in ("store", "load")] == [1100, 500]
+    kinds = [found["octavo:kv_offload_failures_total", kind] for kind in ("store", "load", "too_slow")]
+    assert kinds == [1, 2, 3]
+    assert [found["octavo:preemptions_by_method_total", method] for method in ("swap", "recompute")] == [1, 1]
+    assert found["octavo:preempted_tokens_total", "m"] == 22
+    meters.on_event(EngineLost(1.0, "killed"))
+    assert not [name for name, _ in exposition(meters) if "kv_offload" in name]
 
 
 def test_a_server_counts_what_its_clients_were_told(site: Site) -> None:

@@ -198,9 +198,27 @@ class CacheConfig:
         help="number format of the KV cache; auto is bfloat16",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    kv_offload_bytes: int = option(
+        0,
+        help="size of a tier below the KV cache, which keeps blocks that it evicts and swaps out; 0: no such tier",
+        unit="bytes",
+        at_least=0,
+    )
+    kv_offload_path: str | None = option(
+        None,
+        help="folder for that tier: it survives a restart of the same model. One engine at a time may use it",
+        none_means="it is in main memory",
+    )
 
     def __post_init__(self) -> None:
         check_section(self)
+        if self.kv_offload_path is not None and not self.kv_offload_bytes:
+            raise ConfigError("kv_offload_path needs kv_offload_bytes: how much may be kept there")
+        if self.kv_offload_path is not None and self.prefix_caching_hash_algo == "xxh3_128":
+            raise ConfigError(
+                "kv_offload_path needs a prefix_caching_hash_algo without collisions, such as sha256: after a restart "
+                "the keys alone say what came before a block"
+            )
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
             raise ConfigError("num_blocks and kv_cache_memory_bytes both size the KV cache: give one of them")
 

@@ -15,7 +15,7 @@ from octavo.core.pins import Pin, PinOutcome, Pins, PinWish
 from octavo.core.plan import Transfers
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, IndexChange, PrefixIndex
-from octavo.core.tiers import Tier, swap_pays
+from octavo.core.tiers import Room, Tier, swap_pays
 from octavo.core.types import NO_BLOCK, BlockId, Limits, RequestId, TokenId
 
 
@@ -392,6 +392,11 @@ class KvCache:
             else:
                 self.tier.offer(change.entry, change.block)
         return self._tell(changes, now), self.tier.seal()
+
+    @property
+    def unsaved(self) -> int:
+        """Blocks that a tier which survives the process could be given, and takes."""
+        return 0 if self.tier is None or self.tier.room() is Room.NEVER else len(self.tier.unsaved)
 
     def told(self, now: float) -> list[Event]:
         """The state of the tier, where it is not what it was when it was last told."""

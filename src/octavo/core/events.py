@@ -195,7 +195,7 @@ class EngineLost:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tiered:
     """The state of the lower tier, told whenever it changed: gauges in blocks, and counts of blocks since the start."""
 

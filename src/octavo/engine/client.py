@@ -48,6 +48,8 @@ class EngineFacts:
     """Lines for people: which kernels and why, how many threads and why, the memory plan."""
     warnings: tuple[str, ...] = ()
     """Lines about what is not as one may expect: to be read last."""
+    settle_s: float = 0.0
+    """How long it may take to end once it is told to: it has something to put away for the next one."""
 
 
 class EngineClient(Protocol):

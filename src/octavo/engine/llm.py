@@ -15,8 +15,9 @@ from octavo.core.sampling import SamplingParams, StructuredOutput, check_token_i
 from octavo.core.types import RequestId
 from octavo.engine.beam_search import BeamSearchOutput, BeamSearchParams, beams_of
 from octavo.engine.clock import now
-from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
+from octavo.engine.loop import Order, Replica, Withdraw, loop_of
 from octavo.engine.outputs import Gathering, RequestOutput
+from octavo.engine.process import SETTLE_S
 
 if TYPE_CHECKING:  # an engine process has this module, but no text
     from octavo.text.chat import ChatTemplate
@@ -48,7 +49,7 @@ class OfflineEngine:
         self._tokenizer = tokenizer
         self._template = template
         self._random = random.Random(seed)
-        self._loop = EngineLoop(replica.scheduler, replica.backend, compile=replica.compile, audits=replica.audits)
+        self._loop = loop_of(replica)
         self._count = 0
         self._turn = threading.Lock()
         self._closed = False
@@ -125,6 +126,7 @@ class OfflineEngine:
         with self._turn:
             if not self._closed:
                 self._closed = True
+                self._loop.settle(SETTLE_S)
                 self._replica.backend.close()
                 if self._trial is not None:
                     self._trial.close()

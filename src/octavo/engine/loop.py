@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from octavo.core.audit import audit
 from octavo.core.events import Audited, Event, Refused, Stalled, Stepped
+from octavo.core.plan import StepPlan
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
@@ -17,11 +18,17 @@ from octavo.engine.asks import Ask
 from octavo.engine.client import EngineFacts
 from octavo.engine.clock import Clock, now
 from octavo.engine.compilations import Compilations, Compile, no_guides
+from octavo.engine.offload import Offload
 
 log = logging.getLogger(__name__)
 
 MAX_STALLED = 32
 """After so many plans in a row without work, though something waits, the engine ends: it is beyond help."""
+
+TIER_WAIT_S = 0.05
+"""A loop that has nothing to do but to wait for the lower tier looks for orders this often."""
+SAVED_AT_ONCE = 32
+"""Blocks that an idle loop stores between two looks for orders: a few milliseconds of copying."""
 
 COMPILE_WAIT_S = 0.01
 """A loop that has nothing to do but to wait for a guide looks for orders this often."""
@@ -38,6 +45,8 @@ class Replica:
     """A structured output -> its guide. Called in threads beside the loop."""
     audits: bool = False
     """Are the laws checked when nothing runs?"""
+    offload: Offload | None = None
+    """Who carries out what plans ask of a lower tier, where there is one. The backend owns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +95,15 @@ class EngineLoop:
         *,
         compile: Compile = no_guides,
         audits: bool = False,
+        offload: Offload | None = None,
     ) -> None:
         """`audits`: the laws are checked whenever nothing is left to do."""
         self._scheduler = scheduler
         self._backend = backend
         self._clock = clock
         self._compilations = Compilations(compile, clock)
+        self._offload = offload
+        self._saves = False
         self._last_step = 0
         self._audits = self._unaudited = audits
 
@@ -103,7 +115,7 @@ class EngineLoop:
     def turn(self, port: Port) -> bool:
         """Takes orders and runs one step, where there is one to run. False where the port says stop."""
         compiling = self._compilations.pending
-        orders = port.receive(idle=not compiling and not self._advances)
+        orders = port.receive(idle=not (compiling or self._advances or self._saves))
         if orders is None:
             return False
         if orders:
@@ -113,6 +125,8 @@ class EngineLoop:
                 reply()
         if compiling and (guided := self._guided()):
             port.publish(guided)
+        if self._offload is not None:
+            port.publish(self._hear(self._offload))
         if self._scheduler.has_work:
             port.publish(self._step())
         else:
@@ -124,12 +138,20 @@ class EngineLoop:
     def _advances(self) -> bool:
         return self._scheduler.has_work and not self._scheduler.watchdog.num_stalled
 
+    def settle(self, timeout_s: float) -> None:
+        """Stores what a lower tier that survives this process lacks, as far as there is time. Nothing may run."""
+        deadline = self._clock() + timeout_s
+        while self._offload is not None and self._scheduler.cache.unsaved and self._clock() < deadline:
+            self._save()
+            self._hear(self._offload, TIER_WAIT_S)
+
     def _tend(self) -> Sequence[Event]:
-        """What time alone has brought about while nothing runs: pins end."""
+        """What is done while nothing runs: pins whose time is up end, and a lower tier is given what it lacks."""
         time_s = self._clock()
         events = self._scheduler.cache.expire_pins(time_s)
         if self._unaudited:
             events = (*events, self._audit(time_s))
+        self._saves = self._offload is not None and self._save()
         return (*events, self._at_rest(time_s)) if events else ()
 
     def _audit(self, time_s: float) -> Audited:
@@ -139,6 +161,18 @@ class EngineLoop:
         for violation in violations:
             log.error("a law is broken, please report it: %s", violation)
         return Audited(time_s, violations)
+
+    def _save(self) -> bool:
+        """Is there more?"""
+        plan = self._scheduler.plan_idle(SAVED_AT_ONCE, self._clock())
+        if plan.transfers is not None:
+            self._backend.execute(plan)
+        return plan.transfers is not None and bool(plan.transfers.stores)
+
+    def _hear(self, offload: Offload, timeout_s: float = 0.0) -> tuple[Event, ...]:
+        """Tells the scheduler what became of its orders to the lower tier."""
+        reports = offload.reports(timeout_s)
+        return self._scheduler.note(reports, self._clock()) if reports else ()
 
     def _apply(self, orders: Sequence[Order]) -> tuple[list[Event], list[Callable[[], None]]]:
         """What happened, and the replies that are due once that is known."""
@@ -210,9 +244,16 @@ class EngineLoop:
             )
         return events
 
+    def _wait_for_tier(self, offload: Offload, plan: StepPlan) -> Sequence[Event]:
+        """All that can be done now is to fetch blocks for those who wait."""
+        self._backend.execute(plan)
+        return self._hear(offload, TIER_WAIT_S)
+
     def _step(self) -> Sequence[Event]:
         """Plans, executes and commits one step; returns what happened."""
         plan = self._scheduler.plan(self._clock())
+        if not plan.work and self._offload is not None and self._scheduler.waits_for_tier:
+            return self._wait_for_tier(self._offload, plan)
         if not plan.work:
             return self._nothing_advances()
         self._last_step = plan.step
@@ -228,3 +269,10 @@ class EngineLoop:
             if self._scheduler.in_flight is plan:
                 self._scheduler.fail(plan, "interrupted", self._clock())
             raise
+
+
+def loop_of(replica: Replica) -> EngineLoop:
+    """The loop that turns this replica."""
+    return EngineLoop(
+        replica.scheduler, replica.backend, compile=replica.compile, audits=replica.audits, offload=replica.offload
+    )

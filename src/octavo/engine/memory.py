@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from octavo.config.machine import readable_bytes
 from octavo.core.groups import KvGroups
+from octavo.core.tiers import TierLimits
 
 
 class MemoryPlanError(ValueError):
@@ -166,3 +167,35 @@ def _warnings(demand: Demand, num_blocks: int, max_model_len: int) -> Iterator[s
         yield f"{lowered}, as with --max-model-len {max_model_len}: no more KV fits"
     if num_blocks * demand.block_bytes > max(0, demand.available_bytes - demand.weight_bytes):
         yield "the KV cache is larger than the memory that is free now: the system may end this process"
+
+
+_MAX_PENDING_BYTES = 256 << 20
+"""Snapshots in main memory that wait to be written to disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    limits: TierLimits
+    report: tuple[str, ...]
+
+
+def plan_tier(offload_bytes: int, path: str | None, block_bytes: int, context_blocks: int, reuses: bool) -> TierPlan:
+    """Sizes the tier below the KV cache. `context_blocks`: what one request at full context has; `reuses`: others may
+    hit what one has computed. Raises MemoryPlanError where not even one block fits."""
+    num_blocks = offload_bytes // block_bytes
+    if num_blocks < 1:
+        raise MemoryPlanError(
+            f"kv_offload_bytes is {readable_bytes(offload_bytes)}, and one KV block takes {readable_bytes(block_bytes)}"
+        )
+    where = "main memory" if path is None else path
+    line = f"KV offload: {num_blocks:,} blocks = {readable_bytes(num_blocks * block_bytes)} in {where}"
+    if path is None:
+        limits = TierLimits(name="memory", num_blocks=num_blocks, num_storing=num_blocks, num_staged=num_blocks)
+        return TierPlan(limits, (line,))
+    num_storing = min(num_blocks, max(8, _MAX_PENDING_BYTES // block_bytes))
+    num_staged = min(num_blocks, max(8, context_blocks))
+    buffers = readable_bytes((num_storing + num_staged) * block_bytes)
+    limits = TierLimits(
+        name="disk", num_blocks=num_blocks, num_storing=num_storing, num_staged=num_staged, persistent=reuses
+    )
+    return TierPlan(limits, (f"{line}; at most {buffers} of main memory while they are on their way",))

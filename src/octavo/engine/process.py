@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from octavo.core.events import Event
 from octavo.engine.channel import Channel
 from octavo.engine.clock import now
-from octavo.engine.loop import EngineLoop, Order, Question, Replica, Withdraw
+from octavo.engine.loop import Order, Question, Replica, Withdraw, loop_of
 from octavo.engine.wire import (
     Asked,
     Beat,
@@ -43,6 +43,8 @@ BACKLOG_BYTES = 16 << 20
 """With more than this unsent, the engine starts no further step until the reader has caught up."""
 LAST_WORDS_S = 2.0
 """How long a dying engine waits for its last message to be read."""
+SETTLE_S = 3.0
+"""How long an engine whose work is done may go on storing KV blocks for the next one."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Sent to a whole process group; what they mean is the parent's business."""
 
@@ -133,7 +135,9 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     pulse = Pulse()
     try:
         with _beating(channel, lambda: pulse.alive(port.turns, now(), _others_cpu_s())):
-            EngineLoop(replica.scheduler, replica.backend, compile=replica.compile, audits=replica.audits).run(port)
+            loop = loop_of(replica)
+            loop.run(port)
+            loop.settle(SETTLE_S)
     finally:
         gc.unfreeze()
         replica.backend.close()

@@ -134,11 +134,17 @@ class RemoteClient:
 
     async def close(self, why: EngineDead | None = None) -> None:
         """As the Protocol says; `why` is what those are told who still wait."""
+        if why is None and self._link is not None and self._facts is not None and self._facts.settle_s:
+            self._link.transport.write_eof()  # it hears that, and is not gone with us
+        else:
+            self._hang_up()
+        self._die(why or EngineDead("the engine was closed"))
+
+    def _hang_up(self) -> None:
         if self._link is not None:
             self._link.transport.close()
         else:
             self._sock.close()
-        self._die(why or EngineDead("the engine was closed"))
 
     # -- what comes --------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from octavo.core.events import (
     Refused,
     Stalled,
     Stepped,
+    Tiered,
 )
 from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken
@@ -216,6 +217,7 @@ _KINDS: dict[type, int] = {
     Audited: 12,
     PrefixPinned: 20,
     PrefixUnpinned: 21,
+    Tiered: 22,
     Stalled: 30,
 }
 _CLASSES = {kind: cls for cls, kind in _KINDS.items()}

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from octavo.core.events import Tiered
 from octavo.server.metrics import Histogram, Meters
 from octavo.server.tallies import Tally
 
@@ -34,6 +35,27 @@ def _blocks(meters: Meters) -> dict[str, float]:
         "leased": state.blocks_leased,
         "pinned": state.blocks_pinned,
     }
+
+
+def _preemptions(meters: Meters) -> dict[str, float]:
+    return {"swap": meters.num_swaps, "recompute": meters.num_preemptions - meters.num_swaps}
+
+
+def _moved_bytes(meters: Meters) -> dict[str, float]:
+    tier = meters.tier
+    return {} if tier is None else {"store": tier.stores * tier.block_bytes, "load": tier.loads * tier.block_bytes}
+
+
+def _tier_failures(meters: Meters) -> dict[str, float]:
+    tier = meters.tier
+    if tier is None:
+        return {}
+    return {"store": tier.store_failures, "load": tier.load_failures, "too_slow": tier.skipped}
+
+
+def _tier_bytes(tier: Tiered) -> dict[str, float]:
+    blocks = {"storing": tier.blocks_storing, "stored": tier.blocks_stored, "capacity": tier.num_blocks}
+    return {state: count * tier.block_bytes for state, count in blocks.items()}
 
 
 _QUEUE_LIMITS = {"queue_full": "max_num_queued_reqs", "queue_tokens_full": "max_num_queued_tokens"}
@@ -91,6 +113,17 @@ _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] =
         "reason",
         "Prompt tokens that were computed, by why they were not found in the prefix cache",
         lambda m: {reason.value: count for reason, count in m.missed_tokens.items()},
+    ),
+    "octavo:preemptions_by_method": (
+        "method",
+        "Choices that lost their blocks to others, by what became of their KV: kept (swap) or thrown away (recompute)",
+        _preemptions,
+    ),
+    "octavo:kv_offload_moved_bytes": ("direction", "KV that went to the lower tier, or came from it", _moved_bytes),
+    "octavo:kv_offload_failures": (
+        "kind",
+        "Blocks that could not be stored, or not be loaded and were computed again, or found the tier too slow",
+        _tier_failures,
     ),
     "vllm:admission_rejections": ("reason", "Requests that were sent away because too many wait", _rejections),
     "octavo:preemptions": (
@@ -184,6 +217,12 @@ class MetersCollector(Collector):
         for reason, count in self._meters.gauges.waiting.items():
             lacking.add_metric([*values, reason], count)
         yield lacking
+        if tier := self._meters.tier:
+            text = "KV in the tier below the cache, and what that may hold"
+            offload = GaugeMetricFamily("octavo:kv_offload_bytes", text, labels=[*names, "state", "tier"])
+            for state, count in _tier_bytes(tier).items():
+                offload.add_metric([*values, state, tier.tier], count)
+            yield offload
         about = self._about()
         if about:
             info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache, as labels", labels=[*names, *about])

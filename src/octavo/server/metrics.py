@@ -24,6 +24,7 @@ from octavo.core.events import (
     Refused,
     Stalled,
     Stepped,
+    Tiered,
 )
 from octavo.core.misses import MissReason
 from octavo.core.types import FinishReason, RequestId
@@ -106,6 +107,9 @@ class Meters:
         self.stalls: dict[str, int] = {}
         """How often the watchdog spoke, by what most of those who waited lacked."""
         self.tokens_lost = 0
+        self.num_swaps = 0
+        self.tier: Tiered | None = None
+        """The last state of the tier below the KV cache, where there is one."""
         self.blocks_stored = 0
         self.blocks_evicted = 0
         self.num_steps = 0
@@ -138,6 +142,7 @@ class Meters:
             Finished: self._finished,
             BlockStored: self._stored,
             BlockEvicted: self._evicted,
+            Tiered: self._tiered,
             Stepped: self._stepped,
             Audited: self._audited,
             EngineLost: self._lost,
@@ -233,6 +238,7 @@ class Meters:
     def _preempted(self, event: Preempted) -> None:
         self.num_preemptions += 1
         self.tokens_lost += event.tokens_lost
+        self.num_swaps += event.tokens_swapped > 0
         self.preemptions[event.cause] = self.preemptions.get(event.cause, 0) + 1
         lost = f"{event.tokens_lost} tokens lost, {event.tokens_swapped} kept"
         log.info("preempted %s/%d (time %d): %s; %s", event.request_id, event.choice, event.times, lost, event.reason)
@@ -242,6 +248,9 @@ class Meters:
         reason = max(event.waiting, key=event.waiting.__getitem__, default="running")
         self.stalls[reason] = self.stalls.get(reason, 0) + 1
         log.warning("nothing advances: %s", event.message)
+
+    def _tiered(self, event: Tiered) -> None:
+        self.tier = event
 
     def _finished(self, event: Finished) -> None:
         stopped = (event.request_id, event.choice) in self._stopped
@@ -289,6 +298,7 @@ class Meters:
         blocks = last.blocks_blank + last.blocks_cached + last.blocks_leased
         self.gauges = Stepped(event.time_s, last.step, 0, 0, 0, blocks, 0, 0, {})
         self.num_waiting = 0
+        self.tier = None
         self.num_lost += 1
 
     def _stepped(self, event: Stepped) -> None:
