@@ -82,7 +82,7 @@ def test_blocks_come_back_from_where_they_went(where: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("caching", [True, False])
 def test_swapped_choices_go_on_as_if_nothing_had_happened(caching: bool, tmp_path: Path) -> None:
     crowd = [request(f"r{i}", i, length=5, max_tokens=14) for i in range(4)]
-    limits = replace(LIMITS, num_blocks=9, enable_prefix_caching=caching)
+    limits = replace(LIMITS, num_blocks=9, enable_prefix_caching=caching, block_manager="v1")
     with replica(disk(tmp_path), limits) as made:
         script = play(made, crowd)
     assert any(event.tokens_swapped for event in script.events if isinstance(event, Preempted))
