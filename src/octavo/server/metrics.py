@@ -131,7 +131,10 @@ class Meters:
         self.request_prompt_tokens = Histogram(_TOKENS)
         self.request_generation_tokens = Histogram(_TOKENS)
         self.step_tokens = Histogram(_STEP_TOKENS)
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers = self._by_kind()
+
+    def _by_kind(self) -> dict[type, Callable[[Any], None]]:
+        return {
             Queued: self._queued,
             Refused: self._refused,
             Admitted: self._admitted,
