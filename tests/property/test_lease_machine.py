@@ -1,7 +1,7 @@
 """Leases, pool and index against a naive model: lists, linear searches, and cells that know their whole past."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -30,6 +30,8 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     """Of each group, the first block that was not given back."""
+    num_published: int = 0
+    """Blocks that it hit or published. One that stayed its own, as others had the same, stays so when theirs is gone."""
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -64,7 +66,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self._check_hit(tokens, hit)
         lease = Lease.on_hit(self.pool, self.index, self.groups, hit, num_slots)
         self.queue = [block for block in self.queue if block not in lease.table]
-        sequence = Sequence(lease, chain, tokens[:num_slots], first)
+        sequence = Sequence(lease, chain, tokens[:num_slots], first, len(hit))
         self.live.append(sequence)
         return sequence
 
@@ -85,6 +87,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert (lease.table is table) == (num_missing == 0)
         self._forget_taken(set(lease.table) - set(table), copies)
         for copy in copies:
+            sequence.num_published = min(sequence.num_published, start // self.size)
             for slot in range(self.size):
                 self.memory[copy.target, slot] = self.memory.get((copy.source, slot), (0, ()))
         for position, token in enumerate(tokens, start):
@@ -98,7 +101,13 @@ class LeaseMachine(RuleBasedStateMachine):
         if sequence not in self.live:
             return sequence
         before = self._free()
-        twin = Sequence(sequence.lease.fork(), sequence.chain.fork(), list(sequence.tokens), list(sequence.first))
+        twin = replace(
+            sequence,
+            lease=sequence.lease.fork(),
+            chain=sequence.chain.fork(),
+            tokens=list(sequence.tokens),
+            first=list(sequence.first),
+        )
         assert twin.lease.table == sequence.lease.table
         assert self._free() == before
         self.live.append(twin)
@@ -110,7 +119,8 @@ class LeaseMachine(RuleBasedStateMachine):
             return
         self._correct_chain(sequence)
         sequence.lease.publish(sequence.chain, len(sequence.tokens))
-        for end in range(self.size, len(sequence.tokens) + 1, self.size):
+        for end in range((sequence.num_published + 1) * self.size, len(sequence.tokens) + 1, self.size):
+            sequence.num_published += 1
             for group, blocks in enumerate(self._tables(sequence)):
                 if blocks[end // self.size - 1] != NO_BLOCK:
                     self.published.setdefault((tuple(sequence.tokens[:end]), group), blocks[end // self.size - 1])
