@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo.core.eviction import EVICTIONS, Adaptive, Ghosts, Leaves
+from octavo.core.eviction import EVICTIONS, Adaptive, Ghosts, Leaves, S3Fifo
 from octavo.core.groups import KvGroups
 from octavo.core.hashing import HASHES, KeyChain, root_key
 from octavo.core.lease import Lease
@@ -272,6 +272,30 @@ def test_a_leaf_comes_up_when_its_last_child_is_gone() -> None:
     assert leaves.first() == 0
     leaves.remove(0)
     assert leaves.first() is None
+
+
+@pytest.mark.parametrize("policy", EVICTIONS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_was_forgotten_while_it_was_held_is_not_mistaken_for_what_takes_its_place(
+    policy: str, order: tuple
+) -> None:
+    """Its block is blank then, and no policy was told."""
+    one = EVICTIONS[policy](4)
+    if isinstance(one, Adaptive):
+        one._bias = Adaptive.HIGHEST
+    one.add(0, CachedBlock(b"forgotten", (1,), None, [0]))
+    one.hit(0, b"forgotten")
+    for block in order:
+        one.add(block, CachedBlock(b"%d" % block, (block,), None, [block]))
+    assert tuple(one) == order
+
+
+def test_s3fifo_counts_hits_up_to_three() -> None:
+    one = S3Fifo(4)
+    for _ in range(5):
+        one.hit(0, b"hot")
+    one.add(0, CachedBlock(b"hot", (1,), None, [0]))
+    assert one._lives[0].hits == 3
 
 
 # ---- through the scheduler ----

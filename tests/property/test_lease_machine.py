@@ -31,7 +31,7 @@ class Sequence:
     first: list[int] = field(default_factory=list)
     """Of each group, the first block that was not given back."""
     num_published: int = 0
-    """Blocks that it hit or published. One that stayed its own, as others had the same, stays so when theirs is gone."""
+    """Blocks that it hit or published. One that stayed its own, as others had the same, stays so without theirs."""
 
 
 class LeaseMachine(RuleBasedStateMachine):
