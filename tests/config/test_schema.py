@@ -185,3 +185,11 @@ def test_how_to_guess_ahead_is_checked(text: str, problem: str) -> None:
 def test_how_to_guess_ahead_may_be_a_mapping_where_it_is_no_flag() -> None:
     config = from_keywords(speculative_config={"method": "ngram", "num_speculative_tokens": 3})
     assert config.scheduler.speculative_config == '{"method": "ngram", "num_speculative_tokens": 3}'
+
+
+def test_a_tier_on_disk_needs_a_size_and_keys_that_do_not_collide():
+    with pytest.raises(ConfigError, match="kv_offload_bytes"):
+        CacheConfig(kv_offload_path="/somewhere")
+    with pytest.raises(ConfigError, match="sha256"):
+        CacheConfig(kv_offload_path="/somewhere", kv_offload_bytes=1, prefix_caching_hash_algo="xxh3_128")
+    CacheConfig(kv_offload_bytes=1, prefix_caching_hash_algo="xxh3_128")
