@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from octavo.models.checkpoint import Vocabulary
+from octavo.text.calls.untaught import told
 from octavo.text.controls import texts_in, unused_characters
 from octavo.text.messages import Conversation, TemplateError, plain_copy, prepare
 from octavo.text.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ class ChatTemplate:
         Raises TemplateError for a syntax error, with its line.
         """
         self.source = source
+        self.knows_tools = "tools" in source
         self.special_tokens = dict(special_tokens)
         self._template = _compiled(source, now)
 
@@ -46,11 +48,15 @@ class ChatTemplate:
 
         `content` may be text, null, or a list of text parts. `continue_final_message` ends the prompt where the last
         message's text ends, without what closes its turn; `add_generation_prompt` is then off. `variables` are for the
-        template; they cannot replace `messages`. Raises TemplateError.
+        template; they cannot replace `messages`. Tools of which the template knows nothing are told in words. Raises
+        TemplateError.
         """
+        prepared = prepare(messages)
+        if continue_final_message and not (prepared and prepared[-1]["content"]):
+            raise TemplateError("continue_final_message needs a last message with text")
         given = {
             **variables,
-            "messages": prepare(messages),
+            "messages": prepared if self.knows_tools else told(prepared, tools),
             "tools": plain_copy(tools) or None,
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
@@ -59,8 +65,6 @@ class ChatTemplate:
     def _continued(self, variables: dict[str, Any]) -> str:
         """Renders with a mark at the end of the last message, and cuts there."""
         messages = variables["messages"]
-        if not messages or not messages[-1]["content"]:
-            raise TemplateError("continue_final_message needs a last message with text")
         mark = next(unused_characters([self.source, *variables.values()]))
         last = messages[-1] | {"content": messages[-1]["content"] + mark + " "}
         text, found, after = self._run(variables | {"messages": [*messages[:-1], last]}).rpartition(mark)

@@ -32,6 +32,9 @@ class Controls:
         self._controls = sorted(controls, key=lambda control: len(control.text), reverse=True)
         self._ids = {control.text: control.token_id for control in self._controls}
 
+    def __contains__(self, text: str) -> bool:
+        return text in self._ids
+
     def split(self, text: str) -> Iterator[tuple[str, int | None]]:
         """The text in parts, in order: each control token with its id, what lies between them with None."""
         if not self._controls:
