@@ -319,6 +319,7 @@ def within(field: Any) -> list[dict[str, Any]]:
     ]
 
 
+PING = {"type": "function", "function": {"name": "ping"}}
 TOOLS = {"type": "function", "function": {"name": "f", "parameters": HOLE}}
 PLACES: list[tuple[str, dict[str, Any]]] = [
     *(("/v1/completions", {"prompt": "x", name: HOLE}) for name in [*CompletionRequest.model_fields, "zz"]),
@@ -352,7 +353,7 @@ def test_any_depth_in_any_place_is_taken_or_refused(site: Site, depth: int) -> N
 def test_the_depth_that_is_allowed(site: Site) -> None:
     for path, body, above in (
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x", "zz": HOLE}]}, 3),
-        ("/v1/chat/completions", {"messages": MESSAGES, "tools": [{"a": HOLE}], "tool_choice": "none"}, 3),
+        ("/v1/chat/completions", {"messages": MESSAGES, "tools": [{**PING, "a": HOLE}], "tool_choice": "none"}, 3),
         ("/v1/completions", {"prompt": "x", "metadata": {"a": HOLE}}, 2),
     ):
         text = json.dumps({**body, "max_tokens": 1})

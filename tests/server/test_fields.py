@@ -231,14 +231,6 @@ def test_values_that_ask_for_nothing_are_taken(site: Site, name: str) -> None:
         assert site.chat("the", max_tokens=1, **{name: value}).status_code == 200
 
 
-def test_tools_are_shown_only_where_none_is_to_be_called(site: Site) -> None:
-    tools = [{"type": "function", "function": {"name": "ping"}}]
-    assert site.chat("the", tools=tools).json()["error"]["param"] == "tools"
-    assert site.chat("the", tools=tools, tool_choice="auto").json()["error"]["param"] == "tools"
-    assert site.chat("the", tools=tools, tool_choice="required").status_code == 400
-    assert site.chat("the", tools=tools, tool_choice="none", max_tokens=1).status_code == 200
-
-
 def test_unknown_fields_come_back_in_a_header(site: Site) -> None:
     response = site.complete(PROMPT, max_tokens=1, temprature=1, **{"é\n": 2})
     assert response.status_code == 200

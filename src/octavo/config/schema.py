@@ -126,6 +126,14 @@ class ModelConfig:
     chat_template: str | None = option(
         None, help="a Jinja2 chat template: a file, or the template itself", none_means="the model's own"
     )
+    tool_call_parser: str = option(
+        "auto",
+        help="the form in which the model writes tool calls; auto: as its chat template says",
+        choices=("auto", "hermes", "llama3_json", "mistral", "pythonic"),
+    )
+    enable_auto_tool_choice: bool = option(
+        True, help="let the model choose whether to call a tool; without it, only none, required and named are allowed"
+    )
     allow_special_tokens_in_text: bool = option(
         False, help="control tokens that stand in prompts and messages count as such: only for clients that you trust"
     )

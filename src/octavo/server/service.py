@@ -19,6 +19,7 @@ from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, invalid, unavailable, unknown_model
 from octavo.server.tenancy import Tenancy
 from octavo.server.trials import Trials
+from octavo.text.calls.formats import FORMATS, Format, format_of
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer, TooLong
 
@@ -51,6 +52,7 @@ class Service:
         self.doorway = Doorway(config, self.meters)
         self.tenancy = Tenancy(config, self.meters)
         self.registry = registry_of(MetersCollector(self.meters, self._labels, self._cache_facts))
+        self.tool_format = _tool_format(config.model.tool_call_parser, "" if template is None else template.source)
         self.keep_alive_s = KEEP_ALIVE_S
         self.began = int(time.time())
         self.openapi: dict[str, Any] = {}
@@ -129,3 +131,8 @@ class Service:
             return await asyncio.to_thread(work) if size > LONG_TEXT else work()
         except TooLong as error:
             raise invalid(str(error), code="context_length_exceeded") from None
+
+
+def _tool_format(parser: str, template: str) -> Format:
+    """The form in which the model writes tool calls."""
+    return FORMATS[format_of(template) if parser == "auto" else parser]

@@ -7,6 +7,7 @@ from typing import Any
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.body import text_size
+from octavo.server.openai.calling import Calling, CallWriter, asked_calls, shown_tools
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.fields import check_known
 from octavo.server.openai.intake import (
@@ -25,7 +26,7 @@ from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import ChatRequest, TextRequest
 from octavo.server.openai.structured import asked_structure
 from octavo.server.service import Service
-from octavo.text.chat import TemplateError, encode_chat
+from octavo.text.chat import ChatTemplate, TemplateError, encode_chat
 from octavo.text.messages import prepare
 
 _PATH = re.compile(r"messages(\[\d+\]|\.\w+)*")
@@ -41,13 +42,24 @@ async def chat(service: Service, exchange: Exchange) -> None:
     check_stream(body)
     check_choices(service, body, 1)
     structure = await asked_structure(service, body)
+    calling = await asked_calls(service, body, structure) if body.tools or body.tool_choice else None
+    if calling is not None:
+        structure = calling.structure or structure
+        body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
     messages = chat_messages(service, body.messages)
     ids = await chat_ids(service, body, messages)
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
     job = make_job(service, exchange, body, [prompt], asked, _scores(body), structure)
-    await respond(exchange, body, job, ChatShape(service, body, job, echoed))
+    await respond(exchange, body, job, ChatShape(service, body, job, echoed, calling))
+
+
+def _with_marks(service: Service, body: ChatRequest, calling: Calling) -> ChatRequest:
+    """Control tokens that say where a call begins must stay in the text."""
+    if any(text in service.tokenizer.controls for text in calling.format.controls):
+        return body.model_copy(update={"skip_special_tokens": False})
+    return body
 
 
 def _scores(body: ChatRequest) -> Scores:
@@ -76,7 +88,7 @@ async def chat_ids(service: Service, body: ChatRequest | TextRequest, messages: 
     """The conversation as the model reads it. Raises ApiError 400 with the template's own words where it refuses."""
     template = service.template
     assert template is not None, "chat_messages has checked"
-    opens, options = _turn(body), _template_options(body)
+    opens, options = _turn(body), _template_options(body, template)
     most = most_tokens(service, body) if isinstance(body, ChatRequest) else None
 
     def encode() -> list[int]:
@@ -101,7 +113,13 @@ def _turn(body: ChatRequest | TextRequest) -> bool:
     return not body.continue_final_message if body.add_generation_prompt is None else body.add_generation_prompt
 
 
-def _template_options(body: ChatRequest | TextRequest) -> Mapping[str, Any]:
+def _tools(body: ChatRequest | TextRequest, template: ChatTemplate) -> list[dict[str, Any]] | None:
+    """What the prompt says of tools. A template that knows none is told of them only where they may be called."""
+    called = not isinstance(body, ChatRequest) or body.tool_choice != "none"
+    return shown_tools(body.tools) if called or template.knows_tools else None
+
+
+def _template_options(body: ChatRequest | TextRequest, template: ChatTemplate) -> Mapping[str, Any]:
     given = dict(body.chat_template_kwargs or {})
     taken = _OURS.intersection(given)
     if taken:
@@ -110,7 +128,7 @@ def _template_options(body: ChatRequest | TextRequest) -> Mapping[str, Any]:
     documents = getattr(body, "documents", None)
     if documents:
         given["documents"] = documents
-    return {**given, "tools": body.tools or None, "continue_final_message": bool(body.continue_final_message)}
+    return {**given, "tools": _tools(body, template), "continue_final_message": bool(body.continue_final_message)}
 
 
 class ChatShape:
@@ -121,30 +139,60 @@ class ChatShape:
     chunk_object = "chat.completion.chunk"
     text_field: tuple[bytes, bytes] = (b'"delta":{"content":', b"}")
 
-    def __init__(self, service: Service, body: ChatRequest, job: Job, echoed: str) -> None:
+    def __init__(
+        self, service: Service, body: ChatRequest, job: Job, echoed: str, calling: Calling | None = None
+    ) -> None:
+        """`calling`: how the answers may call tools; None: their text is their content."""
         self._body = body
+        self._calling = calling
+        self._calls: dict[int, CallWriter] = {}
+        """For each choice of a stream that may call tools."""
         self._job = job
         self._echoed = echoed
         self._begun: set[int] = set()
         self._writer = LogprobWriter(service.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
-        self._stays_plain = not (body.logprobs or body.return_token_ids)
+        self._stays_plain = not (body.logprobs or body.return_token_ids or calling)
 
     def plain(self, delta: Delta) -> bool:
         return self._stays_plain and not delta.finish and delta.choice in self._begun
 
-    def chunk(self, delta: Delta) -> tuple[dict[str, Any], dict[str, Any]]:
-        beside = {} if self._begun else self.beside()
+    def chunk(self, delta: Delta) -> tuple[dict[str, Any], dict[str, Any]] | None:
         message: dict[str, Any] = {"content": delta.text}
+        if self._calling is not None:
+            message = self._called(delta, self._calling)
+            if not (message or delta.finish or delta.spelled or delta.token_ids):
+                return None
+        beside = {} if self._begun else self.beside()
         if delta.choice not in self._begun:
             self._begun.add(delta.choice)
-            message = {"role": "assistant", "content": self._echoed + delta.text}
+            text = self._echoed + message.get("content", "")
+            message |= {"role": "assistant", "content": None if "tool_calls" in message and not text else text}
         choice = Gathered()
         choice.add(delta)
         return self._choice(delta.choice, choice, "delta", message), beside
 
+    def _called(self, delta: Delta, calling: Calling) -> dict[str, Any]:
+        """What a delta adds to a message that may call tools; its reason to end becomes the one that clients know."""
+        calls = self._calls.setdefault(delta.choice, CallWriter(calling))
+        content, called = calls.read(delta.text, delta.finish)
+        delta.finish = calls.reason(delta.finish)
+        return {**({"content": content} if content else {}), **({"tool_calls": called} if called else {})}
+
     def whole(self, index: int, choice: Gathered) -> dict[str, Any]:
-        content = self._echoed + "".join(choice.text)
-        return self._choice(index, choice, "message", {"role": "assistant", "content": content, "refusal": None})
+        content: str | None = self._echoed + "".join(choice.text)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if self._calling is not None:
+            message |= self._whole_calls(choice, CallWriter(self._calling))
+        return self._choice(index, choice, "message", message)
+
+    def _whole_calls(self, choice: Gathered, calls: CallWriter) -> dict[str, Any]:
+        content, called = calls.read("".join(choice.text), choice.finish or "")
+        choice.finish = calls.reason(choice.finish)
+        if not called:
+            return {"content": self._echoed + content}
+        for call in called:
+            del call["index"]
+        return {"content": self._echoed + content or None, "tool_calls": called}
 
     def beside(self) -> dict[str, Any]:
         fields: dict[str, Any] = {}

@@ -21,7 +21,7 @@ class Known:
 
 
 _STRUCTURE = "it belongs into structured_outputs (as `json`, for a schema) or response_format"
-_TOOLS = "tool calls are not available yet: only `none` is"
+_OLDER = "functions are called as tools: see tools and tool_choice"
 
 NOT_YET: Mapping[str, Known] = {
     "typical_p": Known("typical sampling is not available", (1.0, 1)),
@@ -33,9 +33,8 @@ NOT_YET: Mapping[str, Known] = {
     "structural_tag": Known(_STRUCTURE),
     "grammar": Known(_STRUCTURE),
     "json_schema": Known(_STRUCTURE),
-    "tool_choice": Known(_TOOLS, ("none", "auto")),
-    "functions": Known(_TOOLS, ([],)),
-    "function_call": Known(_TOOLS, ("none",)),
+    "functions": Known(_OLDER, ([],)),
+    "function_call": Known(_OLDER, ("none",)),
     "store": Known("nothing is stored", (False,)),
     "service_tier": Known("there is one tier: `auto` and `default` mean it", ("auto", "default")),
     "prompt_cache_retention": Known("cached prompts stay in memory while there is room", ("in_memory", "in-memory")),
@@ -66,14 +65,8 @@ NOT_YET: Mapping[str, Known] = {
 def check_known(body: Body) -> tuple[str, ...]:
     """The names in `body` that nobody knows. Raises ApiError 400 for one that asks for what is not here."""
     extra: Mapping[str, Any] = body.model_extra or {}
-    _check_calling(extra, getattr(body, "tools", None))
     for name in sorted(extra.keys() & NOT_YET.keys()):
         known = NOT_YET[name]
         if not known.asks_for_nothing(extra[name]):
             raise unsupported(name, f"{name} is {shown(extra[name])}, but {known.why}")
     return tuple(name for name in extra if name not in NOT_YET)
-
-
-def _check_calling(extra: Mapping[str, Any], tools: list[dict[str, Any]] | None) -> None:
-    if tools and extra.get("tool_choice", "auto") != "none":
-        raise unsupported("tools", f"tools are given and tool_choice is not `none`, but {_TOOLS}")

@@ -55,8 +55,8 @@ class Shape(Protocol):
         """Has this delta's chunk nothing but text in it?"""
         ...
 
-    def chunk(self, delta: Delta) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A chunk's choice, and what stands beside `choices`."""
+    def chunk(self, delta: Delta) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """A chunk's choice, and what stands beside `choices`; None where there is nothing to say yet."""
         ...
 
     def whole(self, index: int, choice: Gathered) -> dict[str, Any]:
@@ -154,13 +154,18 @@ async def _write_chunks(events: EventStream, body: Sampling, job: Job, shape: Sh
     def chunk(delta: Delta) -> bytes:
         if shape.plain(delta) and not continuous:
             return writer.text(delta.choice, delta.text)
-        choice, beside = shape.chunk(delta)
+        shaped = shape.chunk(delta)
+        if shaped is None:
+            return b""
+        choice, beside = shaped
         return writer.choice(choice, {**beside, "usage": job.usage()} if continuous else beside)
 
     async def send(deltas: Sequence[Delta]) -> None:
         if not events.started:
             _tell_miss(events.exchange, job)
-        await events.write(chunk(deltas[0]) if len(deltas) == 1 else b"".join(map(chunk, deltas)))
+        chunks = chunk(deltas[0]) if len(deltas) == 1 else b"".join(map(chunk, deltas))
+        if chunks:
+            await events.write(chunks)
 
     await job.run(send)
     await events.write((writer.usage(job.usage()) if usage_last else b"") + DONE, more=False)

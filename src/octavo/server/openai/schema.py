@@ -160,6 +160,84 @@ class StructuredOutputs(BaseModel):
     whitespace_pattern: None = optional("Not available: white space is bounded.")
 
 
+class Function(BaseModel):
+    """A function that a model may call. More fields are shown to the chat template."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$", description="Letters, digits, `_`, `.` and `-`.")
+    description: str | None = optional("What it does: for the model.")
+    parameters: dict[str, Any] | None = optional("A JSON Schema of the arguments, an object. None: it takes none.")
+    strict: bool | None = optional("Arguments follow the schema also where the model chooses (tool_choice auto).")
+
+
+class Tool(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    type: Literal["function"] = Field(description="What it is.")
+    function: Function = Field(description="The function.")
+
+
+class NamedFunction(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: str = Field(description="A function's name.")
+
+
+class NamedTool(BaseModel):
+    """The function to call."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    type: Literal["function"] = Field(description="What it is.")
+    function: NamedFunction = Field(description="The function.")
+
+
+class Allowed(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    mode: Literal["auto", "required"] = Field(description="Whether one must be called.")
+    tools: Annotated[list[NamedTool], _FirstOnly()] = Field(min_length=1, description="The functions.")
+
+
+class AllowedTools(BaseModel):
+    """Some of the tools only; the prompt has all."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    type: Literal["allowed_tools"] = Field(description="What it is.")
+    allowed_tools: Allowed = Field(description="Which.")
+
+
+_CHOICES = ("none", "auto", "required")
+
+
+def _tool_choice(value: object) -> "str | NamedTool | AllowedTools | None":
+    if value is None or (isinstance(value, str) and value in _CHOICES):
+        return value
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "function" or kind == "allowed_tools":
+        try:
+            return NamedTool.model_validate(value) if kind == "function" else AllowedTools.model_validate(value)
+        except ValidationError:
+            raise wrong(_FORMS[kind], value) from None
+    raise wrong("none, auto, required, or an object whose type is function or allowed_tools", value)
+
+
+_NAMED = '{"type": "function", "function": {"name": ...}}'
+_FORMS = {
+    "function": _NAMED,
+    "allowed_tools": f'{{"type": "allowed_tools", "allowed_tools": {{"mode": ..., "tools": [{_NAMED}, ...]}}}}',
+}
+Tools = Annotated[list[Tool], _FirstOnly()]
+ToolChoice = Annotated[
+    str | NamedTool | AllowedTools | None,
+    PlainValidator(
+        _tool_choice, json_schema_input_type=Literal["none", "auto", "required"] | NamedTool | AllowedTools | None
+    ),
+]
+
+
 class Sampling(Body):
     """What chat and completions have in common."""
 
@@ -234,8 +312,11 @@ class ChatRequest(Sampling):
     continue_final_message: bool | None = optional("Go on with the last message, instead of a new turn.")
     chat_template_kwargs: dict[str, Any] | None = optional("More variables for the chat template.")
     documents: Objects | None = optional("Documents for chat templates that use them.")
-    tools: Objects | None = optional("Shown to the template. Only with tool_choice `none` yet.")
-    parallel_tool_calls: bool | None = optional("No effect: no tool is called.")
+    tools: Tools | None = optional("Functions that the model may call.")
+    tool_choice: ToolChoice | None = optional(
+        "none, auto, required, or the function to call. Default: auto with tools, otherwise none."
+    )
+    parallel_tool_calls: bool | None = optional("Whether an answer may have several calls. Default true.")
 
 
 class CompletionRequest(Sampling):
@@ -258,7 +339,7 @@ class TextRequest(Body):
     add_generation_prompt: bool | None = optional("For messages. Default true.")
     continue_final_message: bool | None = optional("For messages. Default false.")
     chat_template_kwargs: dict[str, Any] | None = optional("For messages.")
-    tools: Objects | None = optional("For messages: shown to the template.")
+    tools: Tools | None = optional("For messages: shown to the template.")
 
 
 class TokenizeRequest(TextRequest):

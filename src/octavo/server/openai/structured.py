@@ -41,12 +41,17 @@ async def asked_structure(service: Service, body: Sampling) -> StructuredOutput 
         names = " and ".join(name for name, _ in asked)
         raise invalid(f"{names} both say what form the answer has: give one", asked[1][0].split(".")[0])
     name, output = asked[0]
+    await check_form(service, name, output)
+    return output
+
+
+async def check_form(service: Service, name: str, output: StructuredOutput) -> None:
+    """Raises ApiError 400 where the form that the field `name` asks for cannot be compiled, or is too large."""
     _check_size(service.config.limits, name, output)
     try:
         await service.trials.check(output)
     except GrammarError as error:
         raise invalid(f"{name} cannot be used: {error}", name, "invalid_structured_outputs") from None
-    return output
 
 
 def _check_size(limits: LimitsConfig, name: str, output: StructuredOutput) -> None:
