@@ -16,8 +16,6 @@ from octavo.config.values import FALSE, SUFFIXES, TRUE, did_you_mean, parse_coun
 from tests.config.generate import as_text, values
 
 ALONE = {"num_blocks": {"kv_cache_memory_bytes"}, "kv_cache_memory_bytes": {"num_blocks"}}
-ENOUGH = {"max_num_batched_tokens": 2**24}
-"""Beside any max_num_seqs."""
 
 
 def layered() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
@@ -34,12 +32,11 @@ def layered() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
 def given_in(name: str, layers: dict[str, Any], folder: Path) -> tuple[dict[str, str], dict[str, str], Path]:
     """`layers` as flags, environment and file, each in its own spelling."""
     setting = all_settings()[name]
-    room = {} if name == "max_num_batched_tokens" else {"max-num-batched-tokens": ENOUGH["max_num_batched_tokens"]}
     own = {name.replace("_", "-"): yaml_value(layers["file"])} if "file" in layers else {}
     if name == "kv_offload_path":
         own["kv-offload-bytes"] = 1
     file = folder / "octavo.yaml"
-    file.write_text(yaml.safe_dump({**room, **own, **({"max_num_seqs": 1} if not room else {})}), encoding="utf-8")
+    file.write_text(yaml.safe_dump(own), encoding="utf-8")
     environment = {setting.env: as_text(layers["environment"])} if "environment" in layers else {}
     flags = {name: as_text(layers["flag"])} if "flag" in layers else {}
     return flags, environment, file
@@ -62,7 +59,7 @@ def test_the_strongest_source_wins(tmp_path: Path, case: tuple[str, dict[str, An
     if winner is not None:
         assert got == layers[winner]
         assert resolved.origins[name].kind == winner
-    elif name not in {"max_num_batched_tokens", "max_num_seqs"}:
+    else:
         assert got == setting.default
         assert resolved.origins[name] == DEFAULT
 

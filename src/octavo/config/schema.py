@@ -263,11 +263,6 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
-                f"({self.max_num_seqs}): each running choice needs a token a step"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
