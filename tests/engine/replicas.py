@@ -41,6 +41,8 @@ class Plan(msgspec.Struct):
     """A pipe in the file system. The step that draws a second token waits until something can be read from it."""
     busy: bool = False
     """It waits computing, as a long step does, and not asleep."""
+    settle_s: float = 0.0
+    """It asks for so long to end well."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -104,6 +106,7 @@ def build(payload: bytes, report: Callable[[str], None]) -> Replica:
         num_threads=1,
         weight_format="none",
         kv_cache_dtype="none",
+        settle_s=plan.settle_s,
     )
     held = backend if plan.gate is None else HeldBackend(backend, plan.gate, plan.busy)
     return Replica(Scheduler(limits), with_fault(held, plan.fault and parse_fault(plan.fault)), facts)

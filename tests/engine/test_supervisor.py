@@ -62,7 +62,8 @@ def with_row(story: Callable[[Row], Awaitable[None]], *plans: Plan, patience: Pa
     uvloop.run(run())
 
 
-def test_after_each_death_there_is_another_engine_that_answers_the_same() -> None:
+@pytest.mark.parametrize("settle_s", [0.0, 1.0])
+def test_after_each_death_there_is_another_engine_that_answers_the_same(settle_s: float) -> None:
     async def story(row: Row) -> None:
         await row.client.wait_ready()
         before = tokens(await collect(row.client.submit(request("a"))))
@@ -85,7 +86,7 @@ def test_after_each_death_there_is_another_engine_that_answers_the_same() -> Non
             assert tokens(await collect(row.client.submit(request("a")))) == before
             assert sum(isinstance(event, EngineLost) for event in row.events) == number
 
-    with_row(story)
+    with_row(story, Plan(settle_s=settle_s))
 
 
 def test_an_engine_that_is_frozen_is_replaced() -> None:

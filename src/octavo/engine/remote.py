@@ -134,7 +134,8 @@ class RemoteClient:
 
     async def close(self, why: EngineDead | None = None) -> None:
         """As the Protocol says; `why` is what those are told who still wait."""
-        if why is None and self._link is not None and self._facts is not None and self._facts.settle_s:
+        settles = why is None and self._facts is not None and self._facts.settle_s > 0
+        if settles and self._link is not None and not self._link.transport.is_closing():
             self._link.transport.write_eof()  # it hears that, and is not gone with us
         else:
             self._hang_up()
