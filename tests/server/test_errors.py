@@ -112,6 +112,11 @@ def test_completion_fields_at_fault_are_named(site: Site, fields: dict[str, Any]
         ({"messages": [{"role": "assistant", "tool_calls": "abc"}]}, "messages[0].tool_calls"),
         ({"messages": [{"role": "assistant", "tool_calls": {"a": 1}}]}, "messages[0].tool_calls"),
         ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "messages[0].tool_calls[0]"),
+        ({"messages": [{"role": "tool", "tool_call_id": 5}]}, "messages[0].tool_call_id"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}]},
+            "messages[0].tool_calls[0].function.name",
+        ),
         ({"messages": [{"role": "tool", "tool_calls": [{"function": 5}]}]}, "messages[0].tool_calls[0].function"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": 5}}]}]},

@@ -38,8 +38,8 @@ def form(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def tooled(checkpoint: Checkpoint, form: str) -> Iterator[Site]:
     """A server whose model writes calls in this form. Its context is too small for tools in words."""
-    model = ModelConfig(model="tiny", tool_call_parser=form)
-    with running(checkpoint, Config(model=model, server=ServerConfig(port=0))) as site:
+    server = ServerConfig(port=0, tool_call_parser=form)
+    with running(checkpoint, Config(model=ModelConfig(model="tiny"), server=server)) as site:
         assert site.app.service.template is not None
         site.app.service.template.knows_tools = True
         yield site
@@ -183,7 +183,8 @@ def test_only_some_tools_may_be_allowed(tooled: Site) -> None:
 
 
 def test_an_operator_may_want_no_free_choice(checkpoint: Checkpoint) -> None:
-    config = Config(model=ModelConfig(model="tiny", enable_auto_tool_choice=False), server=ServerConfig(port=0))
+    server = ServerConfig(port=0, enable_auto_tool_choice=False)
+    config = Config(model=ModelConfig(model="tiny"), server=server)
     with running(checkpoint, config) as site:
         refusal = site.chat("Go", tools=[PING]).json()["error"]
         assert refusal["param"] == "tool_choice" and "--no-enable-auto-tool-choice" in refusal["message"]
@@ -198,6 +199,13 @@ def test_of_several_calls_one_is_left_where_no_more_were_asked_for() -> None:
         content, calls = writer.read(text, "stop")
         assert content == "" and [call["index"] for call in calls] == list(range(count))
         assert writer.reason("stop") == "tool_calls" and writer.reason("length") == "length"
+
+
+def test_of_a_call_that_was_demanded_and_cut_nothing_is_content() -> None:
+    for text, calls in (('<tool_call>{"na', 0), ('<tool_call>{"name": "f", "arguments": {"', 1)):
+        writer = CallWriter(Calling(FORMATS["hermes"], {"f": {}}, "required", True))
+        content, written = writer.read(text, "length")
+        assert (content, len(written), writer.reason("length")) == ("", calls, "length")
 
 
 def test_ids_are_as_templates_want_them() -> None:

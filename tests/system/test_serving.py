@@ -6,9 +6,11 @@ import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
 from tests.system.serving import EXIT_S, MODEL, Served, command, serving
 
@@ -152,3 +154,30 @@ def engine_processes(parent: int) -> list[int]:
     """The children of `parent` that are engines."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [int(pid) for pid in children if b"\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_tools_through_the_client_of_openai(server: Served) -> None:
+    """The default model's template knows no tools: it is told in words, and demanded calls are one."""
+    city = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+    tool: Any = {"type": "function", "function": {"name": "get_weather", "parameters": city, "strict": True}}
+    messages: list[Any] = [{"role": "user", "content": "How warm is it in Oslo?"}]
+    fields: Any = {"model": MODEL, "tools": [tool], "temperature": 0, "max_tokens": 80}
+    with server.client() as client:
+        choice = client.chat.completions.create(messages=messages, tool_choice="required", **fields).choices[0]
+        with client.chat.completions.stream(messages=messages, tool_choice="required", **fields) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        assert choice.finish_reason == streamed.finish_reason == "tool_calls"
+        [call], [same] = choice.message.tool_calls or [], streamed.message.tool_calls or []
+        assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+        assert (same.function.name, same.function.arguments) == (call.function.name, call.function.arguments)
+        assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+        asked = choice.message.model_dump(exclude_none=True)
+        result = {"role": "tool", "tool_call_id": call.id, "content": "21 C and sunny"}
+        again = client.chat.completions.create(messages=[*messages, asked, result], **fields)
+    first = len(tokens_of(server, messages, tool))
+    assert again.usage is not None and again.usage.prompt_tokens > first, "the call and its result are in the prompt"
+
+
+def tokens_of(server: Served, messages: Any, tool: Any) -> list[int]:
+    tokens: Any = post(f"{server.url}/tokenize", {"messages": messages, "tools": [tool]})["tokens"]
+    return tokens

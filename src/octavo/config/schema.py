@@ -126,14 +126,6 @@ class ModelConfig:
     chat_template: str | None = option(
         None, help="a Jinja2 chat template: a file, or the template itself", none_means="the model's own"
     )
-    tool_call_parser: str = option(
-        "auto",
-        help="the form in which the model writes tool calls; auto: as its chat template says",
-        choices=("auto", "hermes", "llama3_json", "mistral", "pythonic"),
-    )
-    enable_auto_tool_choice: bool = option(
-        True, help="let the model choose whether to call a tool; without it, only none, required and named are allowed"
-    )
     allow_special_tokens_in_text: bool = option(
         False, help="control tokens that stand in prompts and messages count as such: only for clients that you trust"
     )
@@ -336,6 +328,14 @@ class ServerConfig:
     )
     strict: bool = option(
         False, help="refuse unknown fields, and a max_tokens for which the context has no room, instead of saying so"
+    )
+    tool_call_parser: str = option(
+        "auto",
+        help="the form in which the model writes tool calls; auto: as its chat template says",
+        choices=("auto", "hermes", "llama3_json", "mistral", "pythonic"),
+    )
+    enable_auto_tool_choice: bool = option(
+        True, help="let the model choose whether to call a tool; without it, only none, required and named are allowed"
     )
     root_path: str = option("", help="path under which a proxy shows this server", check=_root_path)
     uvicorn_log_level: str = option(

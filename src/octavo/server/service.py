@@ -52,7 +52,7 @@ class Service:
         self.doorway = Doorway(config, self.meters)
         self.tenancy = Tenancy(config, self.meters)
         self.registry = registry_of(MetersCollector(self.meters, self._labels, self._cache_facts))
-        self.tool_format = _tool_format(config.model.tool_call_parser, "" if template is None else template.source)
+        self.tool_format = _tool_format(config.server.tool_call_parser, "" if template is None else template.source)
         self.keep_alive_s = KEEP_ALIVE_S
         self.began = int(time.time())
         self.openapi: dict[str, Any] = {}

@@ -53,11 +53,12 @@ async def asked_calls(service: Service, body: ChatRequest, form: StructuredOutpu
     choice, schemas = _chosen(body)
     if choice == "none":
         return None
-    if choice == "auto" and not service.config.model.enable_auto_tool_choice:
+    if choice == "auto" and not service.config.server.enable_auto_tool_choice:
         message = "tool_choice is auto, and this server runs with --no-enable-auto-tool-choice"
         raise invalid(message, "tool_choice")
     calling = Calling(service.tool_format, schemas, choice, body.parallel_tool_calls is not False)
-    demand = _demand(calling, body, form)
+    taught = service.template is not None and service.template.knows_tools
+    demand = _demand(calling, body, form, several=bool(body.parallel_tool_calls) or (taught and calling.several))
     if demand is None:
         return calling
     structure = await _tried(service, body, demand)
@@ -114,9 +115,14 @@ def _known(tool: NamedTool, tools: Mapping[str, Any], path: str) -> str:
     return tool.function.name
 
 
-def _demand(calling: Calling, body: ChatRequest, form: StructuredOutput | None) -> Mapping[str, Any] | None:
-    """The format (of a structural tag) of the answer; None where it is free text."""
-    written, schemas, several = calling.format.written, calling.schemas, calling.several
+def _demand(
+    calling: Calling, body: ChatRequest, form: StructuredOutput | None, *, several: bool
+) -> Mapping[str, Any] | None:
+    """The format (of a structural tag) of the answer; None where it is free text.
+
+    `several`: may it end in more than one call? A model that was not trained for tools does not know when to stop.
+    """
+    written, schemas = calling.format.written, calling.schemas
     if form is not None and body.response_format is None:
         raise invalid("a form of the answer and tools can only be together as response_format", "tools")
     if calling.choice == "named":
@@ -171,14 +177,14 @@ class CallWriter:
         self._called = False
 
     def read(self, text: str, finish: str | None) -> tuple[str, list[dict[str, Any]]]:
-        """What the text adds to the content and to the calls. `finish` is the reason with the last of it."""
+        """What the text adds to the content and to the calls. `finish` is the reason with the last of it.
+
+        Where calls were demanded nothing is content: what no call accounts for is the beginning of one that was cut.
+        """
         said = self._reader.push(text)
-        if finish is None:
-            return said.content, self._written(said)
-        rest = self._reader.finish()
-        for call in rest.calls:
-            said.add(call)
-        return said.content + rest.content, self._written(said)
+        if finish is not None:
+            said.content += self._reader.finish()
+        return "" if self._calling.choice == "required" else said.content, self._written(said)
 
     def _written(self, said: Said) -> list[dict[str, Any]]:
         if not self._calling.several:

@@ -34,6 +34,8 @@ def _check(message: Message, path: str) -> None:
     if isinstance(content, list):
         for index, part in enumerate(content):
             _check_part(part, f"{path}.content[{index}]")
+    if message.get("tool_call_id") is not None:
+        _expect(message["tool_call_id"], str, "a string, or null", f"{path}.tool_call_id")
     if calls is not None:
         _expect(calls, list, "an array of objects, or null", f"{path}.tool_calls")
         for index, call in enumerate(calls):
@@ -57,6 +59,8 @@ def _check_call(call: Any, path: str) -> None:
     if function is None:
         return
     _expect(function, dict, "an object", f"{path}.function")
+    if function.get("name") is not None:
+        _expect(function["name"], str, "a string, or null", f"{path}.function.name")
     arguments = function.get("arguments")
     if arguments is not None:
         _expect(arguments, str | dict, "a string, an object or null", f"{path}.function.arguments")

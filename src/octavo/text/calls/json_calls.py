@@ -60,14 +60,11 @@ class JsonReader:
             pass
         return said
 
-    def finish(self) -> Said:
-        said = Said()
-        if self._state == self._text and not (self.num_calls and self._held.isspace()):
-            said.content = self._held
-        elif self._state in (self._start, self._call, self._object):
-            said.content = self._passed + self._held
-        self._held = self._passed = ""
-        return said
+    def finish(self) -> str:
+        held, self._held = self._passed + self._held, ""
+        if self._state in (self._arguments, self._rest, self._after):
+            return ""
+        return "" if self.num_calls and held.isspace() else held
 
     # Each state takes what it can from what is held, and says whether there is more to do.
 

@@ -32,12 +32,9 @@ class PythonicReader:
             pass
         return said
 
-    def finish(self) -> Said:
-        said = Said()
-        if self._state != self._after:
-            said.content = self._passed + self._held
-        self._held = self._passed = ""
-        return said
+    def finish(self) -> str:
+        held, self._held = self._passed + self._held, ""
+        return "" if self._state == self._after else held
 
     def _start(self, said: Said) -> bool:
         found = first_of(self._held, [_BEGIN, "["])

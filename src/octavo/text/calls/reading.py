@@ -50,8 +50,8 @@ class Reader(Protocol):
 
     def push(self, text: str) -> Said: ...
 
-    def finish(self) -> Said:
-        """What was held back."""
+    def finish(self) -> str:
+        """What was held back: content after all."""
         ...
 
 
@@ -72,8 +72,8 @@ class Named:
             said.add(Call(0, name, text))
         return said
 
-    def finish(self) -> Said:
-        return Said()
+    def finish(self) -> str:
+        return ""
 
 
 class Brackets:
