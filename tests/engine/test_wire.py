@@ -1,11 +1,13 @@
 """Wire: every message arrives as it was sent, however it is cut, and nothing else is taken for one."""
 
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.core.events import EngineLost, Event
 from octavo.core.misses import Miss, MissReason
 from octavo.core.pins import Pin, PinOutcome, PinWish
 from octavo.core.ports import Capacity
@@ -93,6 +95,11 @@ def test_asks_and_replies_arrive_as_they_were(ask, reply):
 def test_every_ask_is_tested_and_answered():
     assert {type(ask) for ask, _ in asks_and_replies} == set(ASKS.values()) == set(ANSWERS)
     assert all(isinstance(reply, type(ask).reply) for ask, reply in asks_and_replies)
+
+
+def test_every_event_of_an_engine_crosses():
+    """All but the one that says that there is no engine any more."""
+    assert set(wire._KINDS) == set(get_args(Event)) - {EngineLost}
 
 
 def test_a_question_that_nobody_can_answer_is_an_error():

@@ -33,7 +33,8 @@ class MissReason(StrEnum):
     """What is left of the prompt is less than a block, and only full ones are kept; or all that it shares with another
     is, and less than --prefix-match-unit."""
     EVICTED = "evicted"
-    """The very block was cached, or one that a window reads before it, and another took its place."""
+    """The very block was cached, or one that a window reads before it, until another took its place or the cache was
+    emptied."""
     STILL_COMPUTING = "still_computing"
     """Another request is computing the very block. Who waits for it hits it; this one did not, or only asked."""
     DIFFERENT_NAMESPACE = "different_namespace"

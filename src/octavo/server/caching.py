@@ -21,7 +21,7 @@ WHY = {
     MissReason.NEVER_SEEN: "nothing that begins like this is cached, or was of late",
     MissReason.TOKENS_DIFFER: "what is cached goes on with other tokens from here",
     MissReason.SHORTER_THAN_BLOCK: "what is left of the prompt, or what it shares with another, is less than a block",
-    MissReason.EVICTED: "it was cached, until another block took its place",
+    MissReason.EVICTED: "it was cached, until another block took its place or the cache was emptied",
     MissReason.STILL_COMPUTING: "another request is computing it",
     MissReason.DIFFERENT_NAMESPACE: "it is cached under another cache_salt",
     MissReason.NO_ROOM_TO_COPY: "the last block would have to be copied, and no block is free for the copy",
