@@ -10,6 +10,8 @@ from octavo.core.parameter import ParameterError
 from octavo.core.ports import Guide
 from octavo.core.structured import MAX_STRUCTURE_CHARS, MAX_STRUCTURE_DEPTH, Structure, StructuredOutput
 from octavo.core.structured import StructuredOutputsParams as Params
+from octavo.text.calls.formats import FORMATS
+from octavo.text.calls.json_calls import JsonReader
 from octavo.text.guide import Compiler
 from octavo.text.lark import GrammarError
 from octavo.text.tokenizer import Tokenizer, build_tokenizer
@@ -217,3 +219,35 @@ def test_equal_forms_are_equal_values():
     assert Params(json={"type": "object"}).output() == Params(json='{"type": "object"}').output()
     assert hash(Params(choice=["a"]).output()) == hash(Params(choice=("a",)).output())
     assert StructuredOutput(Structure.JSON_OBJECT) == Params(json_object=True).output()
+
+
+TOOLS = {
+    "f": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False},
+    "g": {"type": "object", "additionalProperties": False},
+}
+HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+LLAMA = '{"name": "f", "parameters": {"a": 1}}'
+WRITTEN = {"hermes": (HERMES, f"{HERMES}\n{HERMES}"), "llama3_json": (LLAMA, f"{LLAMA}; {LLAMA}")}
+ARRAY = (
+    '[{"name": "f", "arguments": {"a": 1}}]',
+    '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
+)
+
+
+@pytest.mark.parametrize("several", [True, False], ids=["several", "one"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_tool_calls_that_are_enforced(fits, name: str, several: bool):
+    written, (one, two) = FORMATS[name].written, WRITTEN.get(name, ARRAY)
+    demanded = Params(structural_tag={"format": written.calls(TOOLS, several=several)})
+    free = Params(structural_tag={"format": written.free(TOOLS, several=several)})
+    for form in (demanded, free):
+        assert fits(form, one) and fits(form, two) is several
+        assert not any(
+            fits(form, text) for text in (one.replace("1", "2"), one.replace('"f"', '"h"'), one[:12] + "junk")
+        )
+    assert not any(fits(demanded, text) for text in ("", f"Hi {one}", f"{one} x"))
+    assert all(fits(free, text) for text in ("", "Hello { [ there", "1 < 2"))
+    for text, count in ((one, 1), (two, 2)):
+        said = JsonReader(written.dialect, TOOLS.keys()).push(text)
+        assert said.content == "" and said.calls[0].arguments == '{"a": 1}'
+        assert len(said.calls) == count
