@@ -152,6 +152,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
         },
         "tools[1].function.parameters",
     ),
+    (
+        {
+            "tools": [
+                {"type": "function", "function": {"name": name, "parameters": {"properties": {"a": bad}}}}
+                for name, bad in (("f", {"not": {}}), ("g", {"uniqueItems": True}))
+            ],
+            "tool_choice": {"type": "function", "function": {"name": "g"}},
+        },
+        "tools[1].function.parameters",
+    ),
     ({"tools": [PING], "guided_regex": "a"}, "tools"),
     (
         {

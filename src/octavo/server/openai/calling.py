@@ -15,6 +15,7 @@ from octavo.text.calls.formats import Format, arguments_schema
 from octavo.text.calls.json_calls import JsonReader
 from octavo.text.calls.reading import Named, Reader, Said
 
+_MOST_TRIED = 32
 Schemas = Mapping[str, Mapping[str, Any]]
 """Names of functions -> the schemas of their arguments."""
 
@@ -61,7 +62,7 @@ async def asked_calls(service: Service, body: ChatRequest, form: StructuredOutpu
     demand = _demand(calling, body, form, several=bool(body.parallel_tool_calls) or (taught and calling.several))
     if demand is None:
         return calling
-    structure = await _tried(service, body, demand)
+    structure = await _tried(service, demand, body.tools or (), schemas)
     return Calling(calling.format, schemas, choice, calling.several, structure)
 
 
@@ -148,13 +149,16 @@ def _content(form: StructuredOutput) -> Mapping[str, Any]:
     )
 
 
-async def _tried(service: Service, body: ChatRequest, demand: Mapping[str, Any]) -> StructuredOutput:
-    """Raises ApiError 400 that names the tool at fault."""
+async def _tried(
+    service: Service, demand: Mapping[str, Any], tools: Sequence[Tool], schemas: Schemas
+) -> StructuredOutput:
+    """Raises ApiError 400 that names the tool at fault, where it is one of the first: each takes a trial of its own."""
     try:
         return await _form(service, "tools", demand)
     except ApiError as error:
-        for index, tool in enumerate(body.tools or ()):
-            schema = {"type": "json_schema", "json_schema": arguments_schema(tool.function.parameters)}
+        demanded = [index for index, tool in enumerate(tools) if tool.function.name in schemas]
+        for index in demanded[:_MOST_TRIED]:
+            schema = {"type": "json_schema", "json_schema": schemas[tools[index].function.name]}
             await _form(service, f"tools[{index}].function.parameters", schema)
         raise error from None
 
