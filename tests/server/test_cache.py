@@ -17,7 +17,7 @@ def details(response: Any) -> dict[str, Any]:
 
 
 def test_a_miss_says_why_in_usage_and_header(site: Site) -> None:
-    prompt = "the first of its kind, and rather long"
+    prompt = "A0b1C2d3: begins as nothing else that this site was asked"
     first = site.complete(prompt, max_tokens=1)
     assert details(first) == {"cached_tokens": 0, "cache_miss_reason": "never_seen", "cache_miss_at": 0}
     assert first.headers["x-octavo-cache-miss"] == "never_seen; at=0"
