@@ -183,8 +183,8 @@ def page() -> str:
         "v1 lets more in at once and fills the pool to the brim: that pays where answers are so short that hardly "
         "anybody outgrows what is free. v2 pays where they are longer: what v1 lets in, it must throw out again and "
         "compute anew. A contiguous cache, which reserves the most that a request may take, would hold real tokens in "
-        "the last column's share of its slots. What v2 reserves is not empty: until it is needed, the prefix cache keeps "
-        "what others left there, so with it the memory holds real tokens in all but the ends of sequences.",
+        "the last column's share of its slots. What v2 reserves is not empty: until it is needed, the prefix cache "
+        "keeps what others left there, so with it the memory holds real tokens in all but the ends of sequences.",
         "",
     ]
     lines += ["## Block sizes", "", "The same memory, cut differently, with v2: real tokens in leased slots.", ""]
