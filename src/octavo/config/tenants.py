@@ -79,7 +79,7 @@ class Rules:
         at_most=0.5,
         none_means="--pin-quota",
     )
-    operator: bool = option(False, help="may also use what shows other tenants: /metrics, /load, /octavo/v1/...")
+    operator: bool = option(False, help="may also use /metrics and /load, empty the cache, and see the pins of others")
 
     def __post_init__(self) -> None:
         check_section(self)
