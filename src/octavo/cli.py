@@ -371,7 +371,7 @@ def _normal(word: str) -> str:
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
     """The parsed words. Raises UsageError, with a suggestion for an unknown flag."""
-    options, unknown = parser.parse_known_args(words)
+    options, unknown = parser.parse_known_intermixed_args(words)  # texts and flags in any order
     if unknown:
         flag = unknown[0].partition("=")[0]
         known = [name for action in parser._actions for name in action.option_strings]

@@ -70,6 +70,13 @@ def flags_for(setting: Setting, value: Any) -> list[str]:
     return [f"{setting.flag}={as_text(value)}"]
 
 
+@pytest.mark.parametrize("words", ["pin add --ttl 60 hello there", "pin add hello --ttl 60", "pin --ttl 60 add hello"])
+def test_texts_and_flags_come_in_any_order(capsys: Capture, words: str) -> None:
+    """All of it was understood where it goes as far as the server that is not there."""
+    assert main([*words.split(), "--url", "http://127.0.0.1:1"]) != 0
+    assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
+
+
 NEEDS = {"kv_offload_path": ["--kv-offload-bytes=1"]}
 """Flags that are worth nothing without another."""
 
