@@ -8,6 +8,7 @@ No clock: time is a count of blocks that became cached. Of what was evicted, no 
 blocks.
 """
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -279,21 +280,34 @@ class Leaves:
             heapify(heap)
 
 
-class Fifo:
-    """The leaf that became cached first; hits change nothing."""
+class _ByLeaves(ABC):
+    """What policies over leaves have in common: the blocks are those of `_leaves`, their order is what `pop` gives."""
 
-    __slots__ = ("_born", "_leaves", "_tick")
-
-    def __init__(self, num_blocks: int) -> None:
-        self._leaves = Leaves()
-        self._born: dict[BlockId, tuple[bytes, int]] = {}
-        self._tick = 0
+    __slots__ = ("_leaves",)
+    _leaves: Leaves
 
     def __len__(self) -> int:
         return len(self._leaves)
 
     def __iter__(self) -> Iterator[BlockId]:
-        return _drained(self)
+        """What it would pop, one after the other, if nothing else happened."""
+        twin = deepcopy(self)
+        while len(twin):
+            yield twin.pop()
+
+    @abstractmethod
+    def pop(self) -> BlockId: ...
+
+
+class Fifo(_ByLeaves):
+    """The leaf that became cached first; hits change nothing."""
+
+    __slots__ = ("_born", "_tick")
+
+    def __init__(self, num_blocks: int) -> None:
+        self._leaves = Leaves()
+        self._born: dict[BlockId, tuple[bytes, int]] = {}
+        self._tick = 0
 
     def add(self, block: BlockId, entry: CachedBlock) -> None:
         self._tick += 1
@@ -316,7 +330,7 @@ class Fifo:
         del self._born[block]
 
 
-class Gdsf:
+class Gdsf(_ByLeaves):
     """The leaf of the lowest frequency x recompute cost / size, plus an age that rises with each eviction.
 
     Greedy-dual-size-frequency (Cherkasova, HP Labs 1998). All blocks are of one size; computing one anew costs more the
@@ -327,19 +341,13 @@ class Gdsf:
     """Blocks before it that make one cost twice as much: with blocks of 16, where attention to them costs about as much
     as the weights of a model of some 700 dimensions."""
 
-    __slots__ = ("_age", "_hits", "_leaves", "_tick")
+    __slots__ = ("_age", "_hits", "_tick")
 
     def __init__(self, num_blocks: int) -> None:
         self._leaves = Leaves()
         self._hits: dict[BlockId, tuple[bytes, int]] = {}
         self._age = 0.0
         self._tick = 0
-
-    def __len__(self) -> int:
-        return len(self._leaves)
-
-    def __iter__(self) -> Iterator[BlockId]:
-        return _drained(self)
 
     def add(self, block: BlockId, entry: CachedBlock) -> None:
         self._tick += 1
@@ -375,7 +383,7 @@ class _Life:
     hits: int = 0
 
 
-class S3Fifo:
+class S3Fifo(_ByLeaves):
     """Two FIFO queues of leaves: what is not hit while it passes the small one is gone; what is stays in the main one.
 
     S3-FIFO (Yang and others, SOSP 2023), with its constants: the small queue is a tenth, hits count up to three, and a
@@ -385,7 +393,7 @@ class S3Fifo:
     SMALL, MAIN = 0, 1
     MOST_HITS = 3
 
-    __slots__ = ("_ghosts", "_leaves", "_lives", "_room", "_tick")
+    __slots__ = ("_ghosts", "_lives", "_room", "_tick")
 
     def __init__(self, num_blocks: int) -> None:
         self._room = num_blocks / 10
@@ -393,12 +401,6 @@ class S3Fifo:
         self._lives: dict[BlockId, _Life] = {}
         self._ghosts = Ghosts(num_blocks)
         self._tick = 0
-
-    def __len__(self) -> int:
-        return len(self._leaves)
-
-    def __iter__(self) -> Iterator[BlockId]:
-        return _drained(self)
 
     def add(self, block: BlockId, entry: CachedBlock) -> None:
         self._tick += 1
@@ -449,13 +451,6 @@ def _only(block: BlockId | None) -> BlockId:
     if block is None:
         raise IndexError("nothing is cached")
     return block
-
-
-def _drained(policy: Eviction) -> Iterator[BlockId]:
-    """What it would pop, one after the other, if nothing else happened."""
-    twin = deepcopy(policy)
-    while len(twin):
-        yield twin.pop()
 
 
 NewEviction = Callable[[int], Eviction]
