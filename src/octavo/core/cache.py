@@ -1,6 +1,6 @@
 """KvCache: the blocks of one replica, what is in them, and who may share it. The scheduler decides; this knows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from octavo.core.choice import Choice
@@ -145,6 +145,10 @@ class KvCache:
         loads = self.tier.fetch(choice, run, now)
         if not loads:
             return hit if loads is not None else None
+        return self._continued(hit, loads, most)
+
+    def _continued(self, hit: Hit, loads: tuple[CachedBlock, ...], most: int) -> Hit:
+        """The whole blocks of a hit and, behind them, what comes from the tier: `most` tokens at the most."""
         return Hit(hit.whole, None, min((len(hit.whole) + len(loads)) * self._block_size, most), loads=loads)
 
     def is_in_work(self, choice: Choice, hit: Hit) -> bool:
@@ -185,8 +189,7 @@ class KvCache:
         chain.extend(tokens)
         hit = self.find(chain, tokens) if self._enabled else NO_HIT
         if self.tier is not None and (run := self.tier.match(chain, hit.whole)):
-            end = min((len(hit.whole) + len(run)) * self._block_size, len(tokens) - 1)
-            hit = Hit(hit.whole, None, end, loads=run)
+            hit = self._continued(hit, run, len(tokens) - 1)
         return hit.num_tokens, self._why(chain, tokens, tenant, hit, now)
 
     def _why(self, chain: KeyChain, tokens: Sequence[TokenId], tenant: str, hit: Hit, now: float) -> Miss | None:
@@ -372,26 +375,13 @@ class KvCache:
 
     def drain(self, now: float) -> list[Event]:
         """What became findable and what no longer is, since the last call, in order."""
-        changes = self.index.drain()
-        if self.tier is not None:
-            for change in changes:
-                if change.stored:
-                    self.tier.note_published(change.entry)
-                else:
-                    self.tier.unsaved.pop(change.entry.key, None)
-        return self._tell(changes, now)
+        return self._note_changes(now, None if self.tier is None else self.tier.note_forgotten)
 
     def seal(self, now: float) -> tuple[list[Event], Transfers | None]:
         """The same for the plan in the making, with what it asks of the tier: to keep what this plan evicts."""
         if self.tier is None:
             return self.drain(now), None
-        changes = self.index.drain()
-        for change in changes:
-            if change.stored:
-                self.tier.note_published(change.entry)
-            else:
-                self.tier.offer(change.entry, change.block)
-        return self._tell(changes, now), self.tier.seal()
+        return self._note_changes(now, self.tier.offer), self.tier.seal()
 
     @property
     def unsaved(self) -> int:
@@ -407,6 +397,17 @@ class KvCache:
             return []
         self._last_told = told
         return [told]
+
+    def _note_changes(self, now: float, gone: Callable[[CachedBlock, BlockId], object] | None) -> list[Event]:
+        """The changes since the last call, as facts, each told to the tier first: `gone` takes what cannot be hit."""
+        changes = self.index.drain()
+        if self.tier is not None and gone is not None:
+            for change in changes:
+                if change.stored:
+                    self.tier.note_published(change.entry)
+                else:
+                    gone(change.entry, change.block)
+        return self._tell(changes, now)
 
     def _tell(self, changes: Iterable[IndexChange], now: float) -> list[Event]:
         """Changes as facts. What a sequence alone can find, without prefix caching, is nobody else's business."""

@@ -4,7 +4,7 @@ A hit is believed only after its tokens were compared, block by block back to th
 keys collide can never get each other's KV, whatever the hash.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.core.groups import KvGroups
@@ -48,6 +48,28 @@ def same_prefix(a: CachedBlock | None, b: CachedBlock | None) -> bool:
             return False
         a, b = a.parent, b.parent
     return True
+
+
+def longest_run(
+    find: Callable[[bytes], CachedBlock | None],
+    keys: Sequence[bytes],
+    pieces: Sequence[Piece],
+    last: CachedBlock | None,
+) -> list[CachedBlock]:
+    """The contents that continue `last`, one key after the other, as long as each is found and has just these tokens.
+
+    What is found is believed only after its tokens were compared, back to the first one.
+    """
+    run: list[CachedBlock] = []
+    for key, piece in zip(keys, pieces, strict=False):
+        found = find(key)
+        if found is None or found.tokens != piece:
+            break
+        if found.parent is not last and not same_prefix(found.parent, last):
+            break
+        run.append(found)
+        last = found
+    return run
 
 
 class PrefixIndex:
@@ -152,20 +174,11 @@ class PrefixIndex:
 
     def _full_run(self, keys: Sequence[bytes], pieces: Sequence[Piece]) -> list[CachedBlock]:
         """The longest run from the first block on of which every group with full attention has all blocks."""
-        run: list[CachedBlock] = []
-        last: CachedBlock | None = None
-        find, several = self._by_key.get, self._groups.num_groups > 1
-        for key, piece in zip(keys, pieces, strict=False):
-            found = find(key)
-            if found is None or found.tokens != piece:
-                break
-            if found.parent is not last and not same_prefix(found.parent, last):
-                break
-            if several and NO_BLOCK in [found.blocks[group] for group in self._full]:
-                break
-            run.append(found)
-            last = found
-        return run
+        run = longest_run(self._by_key.get, keys, pieces, None)
+        if self._groups.num_groups == 1:
+            return run
+        gone = (i for i, found in enumerate(run) if NO_BLOCK in [found.blocks[group] for group in self._full])
+        return run[: next(gone, len(run))]
 
     def _match_windows(self, keys: Sequence[bytes], pieces: Sequence[Piece]) -> tuple[CachedBlock, ...]:
         """Where no group has full attention the beginning may be gone: what is there is followed back from its end."""

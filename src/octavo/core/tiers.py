@@ -19,7 +19,7 @@ from enum import StrEnum
 from octavo.core.events import Tiered
 from octavo.core.hashing import KeyChain
 from octavo.core.plan import BlockLoad, BlockStore, Transfers
-from octavo.core.prefix import CachedBlock, same_prefix
+from octavo.core.prefix import CachedBlock, longest_run, same_prefix
 from octavo.core.types import BlockId, TokenId
 
 
@@ -228,17 +228,12 @@ class Tier:
 
     def match(self, chain: KeyChain, hit: Sequence[CachedBlock]) -> tuple[CachedBlock, ...]:
         """The longest run of blocks that continues a hit in the pool, tokens compared back to the first one. Pure."""
-        run: list[CachedBlock] = []
-        last = hit[-1] if hit else None
-        for i in range(len(hit), len(chain.keys)):
-            found = self.blocks.get(chain.keys[i])
-            if found is None or found.content.tokens != chain.pieces[i]:
-                break
-            if not same_prefix(found.content.parent, last):
-                break
-            last = found.content
-            run.append(last)
-        return tuple(run)
+        start, last = len(hit), hit[-1] if hit else None
+        return tuple(longest_run(self._content_of, chain.keys[start:], chain.pieces[start:], last))
+
+    def _content_of(self, key: bytes) -> CachedBlock | None:
+        found = self.blocks.get(key)
+        return None if found is None else found.content
 
     def room(self) -> Room:
         """May one more block be stored?"""
@@ -271,6 +266,10 @@ class Tier:
         """It can be hit in the pool: a persistent tier stores it when there is time."""
         if self.limits.persistent and content.key not in self.blocks:
             self.unsaved[content.key] = content
+
+    def note_forgotten(self, content: CachedBlock, block: BlockId) -> None:
+        """It cannot be hit in the pool any more, and nobody will ask the pool to keep it."""
+        self.unsaved.pop(content.key, None)
 
     def save(self, num_blocks: int) -> None:
         """Stores some of what is only in the pool, the parents first: what is on disk alone can then be hit."""
