@@ -115,8 +115,7 @@ class Choice:
         self.max_len = max_len  # it ends when it has this many tokens
         self.expected_len = self.prompt_len + expected
         """About so many tokens it will have at its end."""
-        self.demand = self.prompt_len + params.width * expected
-        """Tokens that its request counts for in the queue: the prompt, and what its choices are expected to add."""
+        self.demand = request.demand(expected)
         self.stop_ids = stop_ids
         self.guide: Guide | None = None  # keeps it to its form, where it has one; there before its first work
         self.computed = 0

@@ -14,7 +14,7 @@ class Drafting:
 
     def __init__(self, speculation: Speculation, limits: Limits) -> None:
         self._speculation = speculation
-        self._longest = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
+        self._longest = limits.longest_chunk
         self._paces: dict[int, Pace] = {}
         self._began = 0.0
         self._num_seqs = self._num_drafted = self._num_accepted = 0
@@ -49,7 +49,7 @@ class Drafting:
     def keep(self, choice: Choice, outcome: WorkResult) -> tuple[ScoredToken, ...]:
         """As many drawn tokens as the guesses foresaw, and one more; or fewer, where one of them is its last.
 
-        None at all where a draw failed: it may be one that would never have come, so the step is done again, alone.
+        Nothing where a draw failed: it may be one that would never have come, so the step is done again, alone.
         """
         draft, choice.draft = choice.draft, ()
         right = 0 if outcome.error else num_foreseen(draft, [each.token for each in outcome.sampled])

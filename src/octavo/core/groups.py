@@ -26,8 +26,7 @@ class KvGroups:
 
     @classmethod
     def of(cls, limits: Limits) -> "KvGroups":
-        threshold = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
-        return cls(limits.block_size, limits.windows, min(threshold, limits.max_num_batched_tokens))
+        return cls(limits.block_size, limits.windows, limits.longest_chunk)
 
     @property
     def num_groups(self) -> int:

@@ -37,14 +37,14 @@ class Reception:
         if isinstance(terms, Never):
             return terms
         expected = self.lengths.expect(terms.max_len - len(request.prompt))
-        demand = len(request.prompt) + request.params.width * expected
         backlog = Backlog(
             num_reqs=len(roster.waiting) + len(roster.held),
             num_tokens=roster.waiting_tokens,
             free_seqs=self._limits.max_num_seqs - roster.num_seqs,
             free_tokens=cache.pool.num_free * self._limits.block_size,
         )
-        return overfull(self._limits, backlog, demand, self.drained.tokens_per_s) or replace(terms, expected=expected)
+        full = overfull(self._limits, backlog, request.demand(expected), self.drained.tokens_per_s)
+        return full or replace(terms, expected=expected)
 
     def choices_of(self, request: Request, terms: Terms, cache: KvCache) -> tuple[Choice, ...]:
         """The choices of a request that is taken in: the first waits, the others follow it."""

@@ -27,6 +27,10 @@ class Request:
     weight: int = 1
     """The tenant's share beside that of others, under `--scheduling-policy fair`."""
 
+    def demand(self, expected: int) -> int:
+        """Tokens that it counts for in the queue, where each of its choices is expected to add so many."""
+        return len(self.prompt) + self.params.width * expected
+
 
 class ChoiceState(StrEnum):
     """Where a choice is in its life. Only a RUNNING choice holds blocks."""

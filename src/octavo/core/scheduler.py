@@ -419,8 +419,8 @@ class Scheduler:
                 self._end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
                 continue
             choice.computed += len(work.tokens)
-            if choice.computed >= choice.next_full and self.cache.publish(choice):
-                self._reservations.renew(choice)
+            if choice.computed >= choice.next_full:
+                self._publish(choice)
             if work.targets:
                 self._note_scores(choice, work, outcome, now)
             if work.samples:
@@ -443,6 +443,11 @@ class Scheduler:
             self._end_request(choice.request_id, FinishReason.ERROR, now, message)
         return self._land(0, {}, now)
 
+    def _publish(self, choice: Choice) -> None:
+        """Blocks are full: they can be hit, and where a window gave others back, what is kept is counted anew."""
+        if self.cache.publish(choice):
+            self._reservations.renew(choice)
+
     def _note_scores(self, choice: Choice, work: Work, outcome: WorkResult, now: float) -> None:
         choice.scored = work.start + len(work.targets)
         self._events.append(PromptScored(choice.request_id, now, outcome.scored))
@@ -451,8 +456,8 @@ class Scheduler:
         """The tokens of a step that ran ahead, as far as its guesses were right."""
         num_drafted = len(choice.draft)
         kept = drafting.keep(choice, outcome)
-        if choice.computed >= choice.next_full and self.cache.publish(choice):
-            self._reservations.renew(choice)
+        if choice.computed >= choice.next_full:
+            self._publish(choice)
         choice.lease.retract(choice.computed)
         if kept:
             self._events.append(Drafted(choice.request_id, choice.index, now, num_drafted, len(kept) - 1))
@@ -551,14 +556,7 @@ class Scheduler:
         self._reservations.keep(leader)
         return self.roster.pass_on(leader, leader.draws_for[0]) if leader.index == index else None
 
-    def _finish(
-        self,
-        choice: Choice,
-        reason: FinishReason,
-        now: float,
-        *,
-        stop_token: TokenId | None = None,
-    ) -> None:
+    def _finish(self, choice: Choice, reason: FinishReason, now: float, *, stop_token: TokenId | None = None) -> None:
         self._events.append(Finished(choice.request_id, choice.index, now, reason, stop_token))
         self._drop(choice)
 

@@ -88,6 +88,11 @@ class Limits:
     windows: tuple[int | None, ...] = (None,)
     """The attention window of each KV group; None: full attention."""
 
+    @property
+    def longest_chunk(self) -> int:
+        """No step computes more tokens than this of one choice."""
+        return min(self.long_prefill_token_threshold or self.max_num_batched_tokens, self.max_num_batched_tokens)
+
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST_LIMITS.items():
             if getattr(self, name) < lowest:
