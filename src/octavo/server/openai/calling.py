@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.core.parameter import ParameterError
 from octavo.core.structured import Structure, StructuredOutput, StructuredOutputsParams, read_json
-from octavo.server.openai.errors import ApiError, invalid
+from octavo.server.openai.errors import ApiError, bad_parameter, invalid
 from octavo.server.openai.schema import AllowedTools, ChatRequest, NamedTool, Tool
 from octavo.server.openai.structured import check_form
 from octavo.server.service import Service
@@ -167,7 +167,7 @@ async def _form(service: Service, name: str, demand: Mapping[str, Any]) -> Struc
     try:
         output = StructuredOutputsParams(structural_tag={"format": demand}).output()
     except ParameterError as error:
-        raise invalid(str(error).replace(error.field, name, 1), name) from None
+        raise bad_parameter(error, name) from None
     await check_form(service, name, output)
     return output
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from octavo.core.events import Finished, Refused
-from octavo.core.sampling import ParameterError
+from octavo.core.parameter import ParameterError
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -46,6 +46,11 @@ def _printable(text: str) -> str:
 def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
     """400: a field has a value that it cannot have."""
     return ApiError(400, message, param=param, code=code)
+
+
+def bad_parameter(error: ParameterError, name: str) -> ApiError:
+    """400: a parameter is outside its range; `name` is what the client calls it."""
+    return invalid(str(error).replace(error.field, name, 1), name)
 
 
 def unsupported(param: str, message: str) -> ApiError:
@@ -97,11 +102,6 @@ def broken_off(event: Finished) -> ApiError:
     if event.code in _OWN_DOING:
         return invalid(message, _OWN_DOING[event.code], event.code)
     return failed(message)
-
-
-def bad_parameter(error: ParameterError, param: str | None = None) -> ApiError:
-    """400 for a sampling parameter outside its range."""
-    return invalid(str(error), param or error.field)
 
 
 _REFUSAL_STATUS = {"duplicate_id": 409}

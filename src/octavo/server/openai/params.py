@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.config.tenants import HIGHEST_PRIORITY, LOWEST_PRIORITY, NOBODY, PRIVATE, Tenant
 from octavo.core.sampling import ParameterError, SamplingParams, StructuredOutput, check_token_ids
-from octavo.server.openai.errors import ApiError, invalid
+from octavo.server.openai.errors import ApiError, bad_parameter, invalid
 from octavo.server.openai.schema import Sampling
 
 
@@ -126,7 +126,7 @@ def sampling_params(
         params = SamplingParams(**fields)
         check_token_ids(params, vocab_size)
     except ParameterError as error:
-        raise _named(error, _names(body, scores)) from None
+        raise bad_parameter(error, _names(body, scores).get(error.field, error.field)) from None
     _check_drawable(params, vocab_size, eos_token_ids)
     return params
 
@@ -147,11 +147,6 @@ def _names(body: Sampling, scores: Scores) -> Mapping[str, str]:
     length = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     forms = (name for name in _FORMS if getattr(body, name) is not None)
     return {"max_tokens": length, "logprobs": scores.field, "structured_outputs": next(forms, "structured_outputs")}
-
-
-def _named(error: ParameterError, names: Mapping[str, str]) -> ApiError:
-    name = names.get(error.field, error.field)
-    return invalid(str(error).replace(error.field, name, 1), name)
 
 
 def namespace(tenant: Tenant, cache_salt: str | None) -> bytes:

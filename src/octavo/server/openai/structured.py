@@ -12,7 +12,7 @@ from octavo.core.structured import (
     StructuredOutputsParams,
     check_depth,
 )
-from octavo.server.openai.errors import invalid
+from octavo.server.openai.errors import bad_parameter, invalid
 from octavo.server.openai.schema import ResponseFormat, Sampling
 from octavo.server.service import Service
 from octavo.text.lark import GrammarError
@@ -108,4 +108,4 @@ def _output(name: str, **given: Any) -> StructuredOutput:
     try:
         return StructuredOutputsParams(**given).output()
     except ParameterError as error:
-        raise invalid(str(error).replace(error.field, name, 1), name) from None
+        raise bad_parameter(error, name) from None
