@@ -8,7 +8,7 @@ from octavo.core.misses import SHOWN, Miss, MissReason
 from octavo.engine.asks import CacheReset, ExplainPrefix, ResetPrefixCache
 from octavo.server.exchange import Exchange
 from octavo.server.openai.errors import ApiError, invalid, unsupported
-from octavo.server.openai.intake import read, report_unknown
+from octavo.server.openai.intake import read
 from octavo.server.openai.params import namespace
 from octavo.server.openai.schema import PrefixRequest
 from octavo.server.openai.tokenize import ids_of
@@ -33,8 +33,6 @@ WHY = {
 async def explain(service: Service, exchange: Exchange) -> None:
     """What a prompt would find in the prefix cache if it came now, and why no more. Nothing is computed or changed."""
     body = await read(service, exchange, PrefixRequest)
-    report_unknown(service, exchange, tuple(body.model_extra or ()))
-    service.check_model(body.model)
     ids = tuple(await ids_of(service, body))
     if not ids:
         raise invalid("there is nothing to explain: the prompt has no tokens", "prompt")

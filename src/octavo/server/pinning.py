@@ -14,7 +14,7 @@ from octavo.engine.clock import now
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Answer
 from octavo.server.openai.errors import ApiError, invalid, unavailable
-from octavo.server.openai.intake import read, report_unknown
+from octavo.server.openai.intake import read
 from octavo.server.openai.job import close
 from octavo.server.openai.params import namespace
 from octavo.server.openai.schema import PinRequest
@@ -31,8 +31,6 @@ MOST_TRIES = 3
 async def add(service: Service, exchange: Exchange) -> None:
     """Keeps the beginning of a prompt in the cache for a time, computing it where it is not there. 201 with the pin."""
     body = await read(service, exchange, PinRequest)
-    report_unknown(service, exchange, tuple(body.model_extra or ()))
-    service.check_model(body.model)
     wish = await _wish(service, exchange.tenant, body)
     with service.duty.flight(exchange.began, service.config.server.request_timeout) as stopped:
         await exchange.while_connected(_pin(service, exchange, wish), stopped)

@@ -9,15 +9,7 @@ from octavo.server.openai.answer import Delta
 from octavo.server.openai.body import text_size
 from octavo.server.openai.calling import Calling, CallWriter, asked_calls, shown_tools
 from octavo.server.openai.errors import ApiError, invalid
-from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import (
-    check_choices,
-    check_stream,
-    most_tokens,
-    read,
-    report_unknown,
-    truncated,
-)
+from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked
@@ -37,8 +29,6 @@ _OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "c
 async def chat(service: Service, exchange: Exchange) -> None:
     """Answers the last message of a conversation `n` times."""
     body = await read(service, exchange, ChatRequest)
-    report_unknown(service, exchange, check_known(body))
-    service.check_model(body.model)
     check_stream(body)
     check_choices(service, body, 1)
     structure = await asked_structure(service, body)

@@ -6,15 +6,7 @@ from typing import Any
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.errors import invalid
-from octavo.server.openai.fields import check_known
-from octavo.server.openai.intake import (
-    check_choices,
-    check_stream,
-    most_tokens,
-    read,
-    report_unknown,
-    truncated,
-)
+from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Scores, asked_length
@@ -30,8 +22,6 @@ DEFAULT_MAX_TOKENS = 16
 async def complete(service: Service, exchange: Exchange) -> None:
     """Continues each prompt `n` times."""
     body = await read(service, exchange, CompletionRequest)
-    report_unknown(service, exchange, check_known(body))
-    service.check_model(body.model)
     check_stream(body)
     check_choices(service, body, len(body.prompt))
     structure = await asked_structure(service, body)

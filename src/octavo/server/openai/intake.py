@@ -8,6 +8,7 @@ from octavo.config.schema import LimitsConfig
 from octavo.server.exchange import Exchange
 from octavo.server.openai.body import decode, shown
 from octavo.server.openai.errors import ApiError, invalid
+from octavo.server.openai.fields import check_known
 from octavo.server.openai.job import Prompt
 from octavo.server.openai.params import Asked
 from octavo.server.openai.schema import Body, Model, Sampling, validate
@@ -26,10 +27,16 @@ _COUNTED = {
 
 
 async def read(service: Service, exchange: Exchange, kind: type[Model]) -> Model:
-    """The request's body as a `kind`; a long one is read in a thread. Raises ApiError 400, 413 or 415."""
+    """The request's body as a `kind`, for a model that is served; a long one is read in a thread.
+
+    What nobody knows in it is reported. Raises ApiError 400, 404, 413 or 415.
+    """
     raw = await exchange.body(service.config.limits.max_body_bytes)
     body = await service.off_loop(len(raw), lambda: validate(kind, decode(raw)))
     check_counts(service.config.limits, body)
+    unknown = check_known(body) if isinstance(body, Sampling) else tuple(body.model_extra or ())
+    report_unknown(service, exchange, unknown)
+    service.check_model(body.model)
     return body
 
 

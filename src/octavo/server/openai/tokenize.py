@@ -7,7 +7,7 @@ import msgspec
 from octavo.server.exchange import Exchange
 from octavo.server.openai.chat import chat_ids, chat_messages
 from octavo.server.openai.errors import invalid
-from octavo.server.openai.intake import read, report_unknown
+from octavo.server.openai.intake import read
 from octavo.server.openai.schema import DetokenizeRequest, TextRequest, TokenizeRequest
 from octavo.server.service import Service
 
@@ -15,8 +15,6 @@ from octavo.server.service import Service
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """The ids of a text, or of a conversation as the model reads it."""
     body = await read(service, exchange, TokenizeRequest)
-    report_unknown(service, exchange, tuple(body.model_extra or ()))
-    service.check_model(body.model)
     content = body.content if body.prompt is None else body.prompt
     if body.content is not None and (body.prompt is not None or body.messages is not None):
         raise invalid("give one of prompt, content and messages", "content")
@@ -69,8 +67,6 @@ def _one_of(name: str, first: bool | None, second: bool | None) -> bool:
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text that ids spell, control tokens included."""
     body = await read(service, exchange, DetokenizeRequest)
-    report_unknown(service, exchange, tuple(body.model_extra or ()))
-    service.check_model(body.model)
     text = service.tokenizer.decode(checked_ids(service, body.tokens, "tokens"), skip_special_tokens=False)
     await exchange.reply(200, msgspec.json.encode({"prompt": text, "content": text}))
 
