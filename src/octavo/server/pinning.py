@@ -1,6 +1,7 @@
 """Pins over HTTP: POST, GET and DELETE /octavo/v1/pins. A tenant sees and removes its own; an operator, everybody's."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,10 +13,10 @@ from octavo.core.sampling import SamplingParams
 from octavo.engine.asks import AddPin, ListPins, RemovePin
 from octavo.engine.clock import now
 from octavo.server.exchange import Exchange
-from octavo.server.openai.answer import Answer
+from octavo.server.openai.answer import Answer, Delta
 from octavo.server.openai.errors import ApiError, invalid, unavailable
 from octavo.server.openai.intake import read
-from octavo.server.openai.job import close
+from octavo.server.openai.job import Job
 from octavo.server.openai.params import namespace
 from octavo.server.openai.schema import PinRequest
 from octavo.server.openai.tokenize import ids_of
@@ -118,12 +119,11 @@ async def _compute(service: Service, wish: PinWish) -> None:
         namespace=wish.namespace,
         tenant=wish.tenant,
     )
-    answer, steps = Answer(service.tokenizer, params), service.client.submit(request)
-    try:
-        async for events in steps:
-            answer.take(events)
-    finally:
-        await close(steps)
+    await Job(service, [request], [Answer(service.tokenizer, params)], prompt_only=True).run(_dropped)
+
+
+async def _dropped(_: Sequence[Delta]) -> None:
+    """The engine must generate a token, and nobody sees it."""
 
 
 _STATUS = {"pin_quota_exceeded": 409, "no_room_to_pin": 409}

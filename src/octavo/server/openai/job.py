@@ -121,7 +121,7 @@ class Job:
         except EngineDead as error:
             raise engine_dead(error) from None
         finally:
-            await close(steps)
+            await _close(steps)
         if not answer.done:
             raise failed("the engine ended this request without saying why")
 
@@ -139,7 +139,7 @@ class Job:
         return list(deltas)
 
 
-async def close(steps: object) -> None:
+async def _close(steps: object) -> None:
     """Ends the request in the engine, where it has not ended."""
     close = getattr(steps, "aclose", None)
     if close is not None:
@@ -164,13 +164,12 @@ def make_job(
     capacity = service.facts.capacity
     param = "prompt" if "prompt" in type(body).model_fields else "messages"
     strict, context = service.config.server.strict, service.context(exchange.tenant)
-    flag = "--max-model-len" if context == capacity.max_model_len else "max_tokens_per_request of the tenant"
+    whole = context == capacity.max_model_len
+    flag = "--max-model-len" if whole else "max_tokens_per_request of the tenant"
     limits = [asked.limit(len(prompt.ids), context, param, strict=strict, flag=flag) for prompt in prompts]
     eos = service.tokenizer.eos_token_ids
     params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores, structure) for limit in set(limits)}
-    if (
-        asked.max_tokens is None and context == capacity.max_model_len
-    ):  # as far as context and pool go: the engine knows
+    if whole and asked.max_tokens is None:  # as far as context and pool go: the engine knows
         params = {limit: replace(each, max_tokens=None) for limit, each in params.items()}
     seed = service.seed(body.seed)
     _tell(exchange, seed, asked, min(limits))
