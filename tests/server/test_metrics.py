@@ -124,6 +124,14 @@ def test_a_lost_engine_leaves_nothing_on_its_way(lives: list[tuple[int, int, int
     assert found["octavo:engine_losses_total", "m"] == 1
 
 
+def test_the_pinned_blocks_of_a_lost_engine_are_blank_too() -> None:
+    meters = Meters()
+    meters.on_event(Stepped(0.0, 1, 2, 3, 4, 10, 20, 30, {}, blocks_pinned=5))
+    meters.on_event(EngineLost(1.0, "killed"))
+    found = exposition(meters)
+    assert [found["octavo:blocks", state] for state in ("blank", "cached", "leased", "pinned")] == [65, 0, 0, 0]
+
+
 def test_blocks_add_up_and_usage_is_their_share() -> None:
     meters = Meters()
     meters.on_event(Stepped(0.0, 1, 2, 3, 4, 10, 20, 30, {"compute": 0.25}))

@@ -18,12 +18,6 @@ Read = Callable[[Meters], float]
 Describe = Callable[[], Mapping[str, str]]
 
 
-def _kv_usage(meters: Meters) -> float:
-    blocks = _blocks(meters)
-    total = sum(blocks.values())
-    return (blocks["leased"] + blocks["pinned"]) / total if total else 0.0
-
-
 def _blocks(meters: Meters) -> dict[str, float]:
     """By state, so that they add up: of the blank ones those that are kept for running choices are `reserved`."""
     state = meters.gauges
@@ -74,7 +68,10 @@ _GAUGES: dict[str, tuple[str, Read]] = {
         "Blank and cached blocks that are kept for running choices: a newcomer may not have them",
         lambda m: m.gauges.blocks_reserved,
     ),
-    "vllm:kv_cache_usage_perc": ("Share of the KV blocks that running choices or pins hold, from 0 to 1", _kv_usage),
+    "vllm:kv_cache_usage_perc": (
+        "Share of the KV blocks that running choices or pins hold, from 0 to 1",
+        lambda m: m.kv_usage,
+    ),
 }
 _COUNTERS: dict[str, tuple[str, Read]] = {
     "vllm:prompt_tokens": ("Tokens of prompts that were computed or found in the cache", lambda m: m.prompt_tokens),

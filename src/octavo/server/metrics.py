@@ -162,6 +162,18 @@ class Meters:
         ended = sum(self.finished.values())
         return (self.request_prompt_tokens.total + self.request_generation_tokens.total) / ended if ended else 1.0
 
+    @property
+    def num_blocks(self) -> int:
+        """All blocks of the KV cache, whatever their state; 0 before the engine has told."""
+        last = self.gauges
+        return last.blocks_blank + last.blocks_cached + last.blocks_leased + last.blocks_pinned
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks that running choices or pins hold, from 0 to 1."""
+        held = self.gauges.blocks_leased + self.gauges.blocks_pinned
+        return held / self.num_blocks if held else 0.0
+
     def turned_away(self, code: str) -> None:
         """A request was refused before the engine saw it."""
         self.refused[code] = self.refused.get(code, 0) + 1
@@ -297,9 +309,7 @@ class Meters:
             course.tally.num_live -= 1
         self._courses.clear()
         self._stopped.clear()
-        last = self.gauges
-        blocks = last.blocks_blank + last.blocks_cached + last.blocks_leased
-        self.gauges = Stepped(event.time_s, last.step, 0, 0, 0, blocks, 0, 0, {})
+        self.gauges = Stepped(event.time_s, self.gauges.step, 0, 0, 0, self.num_blocks, 0, 0, {})
         self.num_waiting = 0
         self.tier = None
         self.num_lost += 1

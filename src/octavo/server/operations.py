@@ -38,13 +38,11 @@ async def version(service: Service, exchange: Exchange) -> None:
 async def load(service: Service, exchange: Exchange) -> None:
     """How busy the server is: requests that are being answered, and the engine's last gauges."""
     state = service.meters.gauges
-    held = state.blocks_leased + state.blocks_pinned
-    total = state.blocks_blank + state.blocks_cached + held
     answer = {
         "server_load": service.duty.in_flight,
         "num_requests_running": state.num_running,
         "num_requests_waiting": service.meters.num_waiting,
-        "kv_cache_usage_perc": held / total if total else 0.0,
+        "kv_cache_usage_perc": service.meters.kv_usage,
     }
     await exchange.reply(200, msgspec.json.encode(answer))
 
