@@ -32,7 +32,7 @@ def _blocks(meters: Meters) -> dict[str, float]:
 
 
 def _preemptions(meters: Meters) -> dict[str, float]:
-    return {"swap": meters.num_swaps, "recompute": meters.num_preemptions - meters.num_swaps}
+    return {"swap": meters.num_swaps, "recompute": meters.preemptions.total() - meters.num_swaps}
 
 
 def _moved_bytes(meters: Meters) -> dict[str, float]:
@@ -57,7 +57,7 @@ _QUEUE_LIMITS = {"queue_full": "max_num_queued_reqs", "queue_tokens_full": "max_
 
 
 def _rejections(meters: Meters) -> dict[str, float]:
-    return {limit: meters.refused.get(code, 0) for code, limit in _QUEUE_LIMITS.items()}
+    return {limit: meters.refused[code] for code, limit in _QUEUE_LIMITS.items()}
 
 
 _GAUGES: dict[str, tuple[str, Read]] = {
@@ -81,7 +81,7 @@ _COUNTERS: dict[str, tuple[str, Read]] = {
     "vllm:spec_decode_num_drafts": ("Steps in which a choice guessed ahead", lambda m: m.num_drafts),
     "vllm:spec_decode_num_draft_tokens": ("Tokens guessed ahead", lambda m: m.num_drafted),
     "vllm:spec_decode_num_accepted_tokens": ("Tokens guessed ahead that were right", lambda m: sum(m.accepted_at)),
-    "vllm:num_preemptions": ("Choices that lost their blocks to others", lambda m: m.num_preemptions),
+    "vllm:num_preemptions": ("Choices that lost their blocks to others", lambda m: m.preemptions.total()),
     "octavo:preempted_tokens": ("Tokens whose KV preemptions threw away", lambda m: m.tokens_lost),
     "octavo:blocks_stored": ("Blocks that became findable in the prefix cache", lambda m: m.blocks_stored),
     "octavo:blocks_evicted": ("Blocks that left the prefix cache", lambda m: m.blocks_evicted),

@@ -5,6 +5,7 @@ Fed by `EngineClient.listen` and nothing else. An event costs a few additions; t
 
 import logging
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,12 +100,11 @@ class Meters:
         self.num_drafted = 0
         self.accepted_at: list[int] = []
         """Guesses that were right, by their place in the draft."""
-        self.num_preemptions = 0
-        self.preemptions: dict[str, int] = {}
+        self.preemptions = Counter[str]()
         """By cause."""
         self.num_stalled = 0
         """Plans in a row that advanced nothing, as the watchdog last said; 0 since something did."""
-        self.stalls: dict[str, int] = {}
+        self.stalls = Counter[str]()
         """How often the watchdog spoke, by what most of those who waited lacked."""
         self.tokens_lost = 0
         self.num_swaps = 0
@@ -117,9 +117,9 @@ class Meters:
         self.num_audits = 0
         self.num_violations = 0
         self.finished = dict.fromkeys(FinishReason, 0)
-        self.refused: dict[str, int] = {}
+        self.refused = Counter[str]()
         self.drained = DrainRate()
-        self.phase_s: dict[str, float] = {}
+        self.phase_s = defaultdict[str, float](float)
         self.tallies = Tallies()
         self.time_to_first_token = Histogram(_LONG_S)
         self.inter_token_latency = Histogram(_SHORT_S)
@@ -176,7 +176,7 @@ class Meters:
 
     def turned_away(self, code: str) -> None:
         """A request was refused before the engine saw it."""
-        self.refused[code] = self.refused.get(code, 0) + 1
+        self.refused[code] += 1
 
     def on_event(self, event: Event) -> None:
         handler = self._handlers.get(type(event))
@@ -190,8 +190,7 @@ class Meters:
 
     def over_quota(self, tenant: str, quota: str) -> None:
         """A request of this tenant was sent away by this quota."""
-        counts = self.tallies.of(tenant).over_quota
-        counts[quota] = counts.get(quota, 0) + 1
+        self.tallies.of(tenant).over_quota[quota] += 1
 
     def _queued(self, event: Queued) -> None:
         tally = self.tallies.of(event.tenant)
@@ -215,9 +214,9 @@ class Meters:
         course.tally.cached_tokens += event.cached_tokens
         if event.miss is not None:
             self.missed_requests[event.miss.reason] += 1
-            missed, of_tenant = course.prompt_len - event.cached_tokens, course.tally.missed_tokens
+            missed = course.prompt_len - event.cached_tokens
             self.missed_tokens[event.miss.reason] += missed
-            of_tenant[event.miss.reason] = of_tenant.get(event.miss.reason, 0) + missed
+            course.tally.missed_tokens[event.miss.reason] += missed
 
     def _generated(self, event: Generated) -> None:
         course = self._courses.get(event.request_id)
@@ -251,17 +250,16 @@ class Meters:
             self.accepted_at[place] += 1
 
     def _preempted(self, event: Preempted) -> None:
-        self.num_preemptions += 1
+        self.preemptions[event.cause] += 1
         self.tokens_lost += event.tokens_lost
         self.num_swaps += event.tokens_swapped > 0
-        self.preemptions[event.cause] = self.preemptions.get(event.cause, 0) + 1
         lost = f"{event.tokens_lost} tokens lost, {event.tokens_swapped} kept"
         log.info("preempted %s/%d (time %d): %s; %s", event.request_id, event.choice, event.times, lost, event.reason)
 
     def _stalled(self, event: Stalled) -> None:
         self.num_stalled = event.num_plans
         reason = max(event.waiting, key=event.waiting.__getitem__, default="running")
-        self.stalls[reason] = self.stalls.get(reason, 0) + 1
+        self.stalls[reason] += 1
         log.warning("nothing advances: %s", event.message)
 
     def _tiered(self, event: Tiered) -> None:
@@ -323,4 +321,4 @@ class Meters:
             self.step_tokens.observe(event.num_tokens)
             self.drained.note(event.num_tokens, sum(event.timings_s.values()))
         for phase, seconds in event.timings_s.items():
-            self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds
+            self.phase_s[phase] += seconds

@@ -1,5 +1,6 @@
 """Tallies: what each tenant had, for so many tenants that a metrics store can bear it, and for all others together."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 MOST_NAMED = 50
@@ -29,9 +30,9 @@ class Tally:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.generation_tokens = 0
-        self.missed_tokens: dict[str, int] = {}
+        self.missed_tokens = Counter[str]()
         """Reason -> prompt tokens that were not found in the prefix cache."""
-        self.over_quota: dict[str, int] = {}
+        self.over_quota = Counter[str]()
         """Quota -> requests that it did not allow."""
 
 
