@@ -3,7 +3,9 @@
 A metric is a line in one of these tables. Counters end in `_total`; prefix cache counts are tokens; times are seconds.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -11,10 +13,11 @@ from prometheus_client.registry import Collector
 
 from octavo.core.events import Tiered
 from octavo.server.metrics import Histogram, Meters
-from octavo.server.tallies import Tally
+from octavo.server.tallies import Tallies, Tally
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 Read = Callable[[Meters], float]
+Counts = Callable[[Meters], Mapping[str, float]]
 Describe = Callable[[], Mapping[str, str]]
 
 
@@ -90,7 +93,7 @@ _COUNTERS: dict[str, tuple[str, Read]] = {
     "octavo:audit_violations": ("Laws found broken: 0 but for bugs", lambda m: m.num_violations),
     "octavo:engine_losses": ("Engines that died or were closed", lambda m: m.num_lost),
 }
-_FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] = {
+_COUNTERS_BY: dict[str, tuple[str, str, Counts]] = {
     "vllm:request_success": (
         "finished_reason",
         "Choices that ended, by how: stop, length, abort (the client went away) or error",
@@ -132,11 +135,27 @@ _FAMILIES: dict[str, tuple[str, str, Callable[[Meters], Mapping[str, float]]]] =
     "octavo:requests_refused": ("code", "Requests that were refused, by why", lambda m: m.refused),
     "octavo:step_phase_seconds": ("phase", "Time that steps took, by phase", lambda m: m.phase_s),
 }
+_GAUGES_BY: dict[str, tuple[str, str, Counts]] = {
+    "octavo:blocks": ("state", "KV blocks by state: they add up", _blocks),
+    "vllm:num_requests_waiting_by_reason": (
+        "reason",
+        "Choices that wait, by why: for room (capacity), or for their structured output to compile (deferred)",
+        Meters.waiting_by_reason,
+    ),
+    "octavo:num_requests_waiting_by_reason": (
+        "reason",
+        "Choices that wait, by what they lacked when the last step was planned",
+        lambda m: m.gauges.waiting,
+    ),
+}
 _TALLIES: dict[str, tuple[str, Callable[[Tally], float]]] = {
     "octavo:tenant_requests": ("Requests that reached the engine, by tenant", lambda t: t.num_requests),
     "octavo:tenant_prompt_tokens": ("Prompt tokens, computed or cached, by tenant", lambda t: t.prompt_tokens),
     "octavo:tenant_cached_tokens": ("Prompt tokens found in the prefix cache, by tenant", lambda t: t.cached_tokens),
     "octavo:tenant_generation_tokens": ("Tokens generated, by tenant", lambda t: t.generation_tokens),
+}
+_TALLY_GAUGES: dict[str, tuple[str, Callable[[Tally], float]]] = {
+    "octavo:tenant_requests_live": ("Requests that run or wait, by tenant", lambda t: t.num_live),
 }
 _TALLIES_BY: dict[str, tuple[str, str, Callable[[Tally], Mapping[str, float]]]] = {
     "octavo:tenant_over_quota": (
@@ -164,6 +183,17 @@ _HISTOGRAMS: dict[str, tuple[str, Callable[[Meters], Histogram]]] = {
 }
 
 
+class _Family(NamedTuple):
+    """A gauge or counter, before the labels that are on each sample."""
+
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    name: str
+    text: str
+    labels: Sequence[str]
+    samples: Iterable[tuple[Sequence[str], float]]
+    """The values of its labels, and the number."""
+
+
 class MetersCollector(Collector):
     """Reads the meters whenever somebody asks for the metrics."""
 
@@ -174,77 +204,57 @@ class MetersCollector(Collector):
         self._about = about
 
     def collect(self) -> Iterator[Metric]:
-        labels = self._labels()
+        labels, meters = self._labels(), self._meters
         names, values = list(labels), list(labels.values())
-        yield from self._plain(names, values)
-        yield from self._by_label(names, values)
-        yield from self._by_tenant(names, values)
+        for kind, name, text, own, samples in chain(
+            _plain(meters), _by_label(meters), _tier(meters.tier), _info(self._about()), _by_tenant(meters.tallies)
+        ):
+            family = kind(name, text, labels=[*names, *own])
+            for keys, number in samples:
+                family.add_metric([*values, *keys], number)
+            yield family
         for name, (text, read) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=names)
-            histogram.add_metric(values, *read(self._meters).buckets())
+            histogram.add_metric(values, *read(meters).buckets())
             yield histogram
 
-    def _plain(self, names: list[str], values: list[str]) -> Iterator[Metric]:
-        for name, (text, read) in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=names)
-            gauge.add_metric(values, read(self._meters))
-            yield gauge
-        for name, (text, read) in _COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=names)
-            counter.add_metric(values, read(self._meters))
-            yield counter
 
-    def _by_label(self, names: list[str], values: list[str]) -> Iterator[Metric]:
-        for name, (label, text, read) in _FAMILIES.items():
-            family = CounterMetricFamily(name, text, labels=[*names, label])
-            for key, value in read(self._meters).items():
-                family.add_metric([*values, key], value)
-            yield family
-        blocks = GaugeMetricFamily("octavo:blocks", "KV blocks by state: they add up", labels=[*names, "state"])
-        for state, count in _blocks(self._meters).items():
-            blocks.add_metric([*values, state], count)
-        yield blocks
-        text = "Choices that wait, by why: for room (capacity), or for their structured output to compile (deferred)"
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", text, labels=[*names, "reason"])
-        for reason, count in self._meters.waiting_by_reason().items():
-            waiting.add_metric([*values, reason], count)
-        yield waiting
-        text = "Choices that wait, by what they lacked when the last step was planned"
-        lacking = GaugeMetricFamily("octavo:num_requests_waiting_by_reason", text, labels=[*names, "reason"])
-        for reason, count in self._meters.gauges.waiting.items():
-            lacking.add_metric([*values, reason], count)
-        yield lacking
-        if tier := self._meters.tier:
-            text = "KV in the tier below the cache, and what that may hold"
-            offload = GaugeMetricFamily("octavo:kv_offload_bytes", text, labels=[*names, "state", "tier"])
-            for state, count in _tier_bytes(tier).items():
-                offload.add_metric([*values, state, tier.tier], count)
-            yield offload
-        about = self._about()
-        if about:
-            info = GaugeMetricFamily("vllm:cache_config_info", "The KV cache, as labels", labels=[*names, *about])
-            info.add_metric([*values, *about.values()], 1)
-            yield info
+def _plain(meters: Meters) -> Iterator[_Family]:
+    for kind, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+        for name, (text, read) in table.items():
+            yield _Family(kind, name, text, (), [((), read(meters))])
 
-    def _by_tenant(self, names: list[str], values: list[str]) -> Iterator[Metric]:
-        tallies = self._meters.tallies
-        for name, (text, read) in _TALLIES.items():
-            family = CounterMetricFamily(name, text, labels=[*names, "tenant"])
-            for tenant, tally in tallies.items():
-                family.add_metric([*values, tenant], read(tally))
-            yield family
-        live = GaugeMetricFamily(
-            "octavo:tenant_requests_live", "Requests that run or wait, by tenant", labels=[*names, "tenant"]
-        )
-        for tenant, tally in tallies.items():
-            live.add_metric([*values, tenant], tally.num_live)
-        yield live
-        for name, (label, text, counts) in _TALLIES_BY.items():
-            family = CounterMetricFamily(name, text, labels=[*names, "tenant", label])
-            for tenant, tally in tallies.items():
-                for key, count in counts(tally).items():
-                    family.add_metric([*values, tenant, key], count)
-            yield family
+
+def _by_label(meters: Meters) -> Iterator[_Family]:
+    for kind, table in ((CounterMetricFamily, _COUNTERS_BY), (GaugeMetricFamily, _GAUGES_BY)):
+        for name, (label, text, read) in table.items():
+            yield _Family(kind, name, text, (label,), [((key,), number) for key, number in read(meters).items()])
+
+
+def _tier(tier: Tiered | None) -> Iterator[_Family]:
+    if tier is not None:
+        text = "KV in the tier below the cache, and what that may hold"
+        samples = [((state, tier.tier), size) for state, size in _tier_bytes(tier).items()]
+        yield _Family(GaugeMetricFamily, "octavo:kv_offload_bytes", text, ("state", "tier"), samples)
+
+
+def _info(about: Mapping[str, str]) -> Iterator[_Family]:
+    if about:
+        samples = [(tuple(about.values()), 1)]
+        yield _Family(GaugeMetricFamily, "vllm:cache_config_info", "The KV cache, as labels", tuple(about), samples)
+
+
+def _by_tenant(tallies: Tallies) -> Iterator[_Family]:
+    for kind, table in ((CounterMetricFamily, _TALLIES), (GaugeMetricFamily, _TALLY_GAUGES)):
+        for name, (text, read) in table.items():
+            yield _Family(
+                kind, name, text, ("tenant",), [((tenant,), read(tally)) for tenant, tally in tallies.items()]
+            )
+    for name, (label, text, counts) in _TALLIES_BY.items():
+        samples = [
+            ((tenant, key), number) for tenant, tally in tallies.items() for key, number in counts(tally).items()
+        ]
+        yield _Family(CounterMetricFamily, name, text, ("tenant", label), samples)
 
 
 def registry_of(collector: MetersCollector) -> CollectorRegistry:
