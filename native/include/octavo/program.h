@@ -135,6 +135,7 @@ class Program {
   void run_merge(const Op& op, int task, int thread);
   void run_job(int index, int thread);
   uint8_t* layer_at(int layer) const;
+  uint8_t* block_at(int layer, int block) const;
   size_t query_bytes() const;  // of one row
   AttendArgs attend_args(const Op& op, const Task& task) const;
   Partial partial_at(float* memory, int index) const;

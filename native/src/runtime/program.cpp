@@ -87,6 +87,7 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
 void Program::check(const Step& s) const {
   if (!kv_ || !head_weight_) refuse("the program has no cache or no output head");
   const size_t works = s.starts.size();
+  const int num_groups = static_cast<int>(groups_.size());
   if (s.row_offsets.size() != works + 1 || s.block_offsets.size() != works + 1)
     refuse("offsets do not match the works");
   if (s.row_offsets[0] != 0 || s.block_offsets[0] != 0 ||
@@ -96,11 +97,11 @@ void Program::check(const Step& s) const {
   for (size_t w = 0; w < works; ++w) {
     const int rows = s.row_offsets[w + 1] - s.row_offsets[w], blocks = s.block_offsets[w + 1] - s.block_offsets[w];
     if (rows < 1 || blocks < 0 || s.starts[w] < 0) refuse("a work without tokens, or before position 0");
-    const int num_groups = static_cast<int>(groups_.size()), table_len = blocks / num_groups;
-    const std::string whose = "work " + std::to_string(w);
+    const int table_len = blocks / num_groups;
     if (blocks % num_groups ||
         static_cast<int64_t>(s.starts[w]) + rows > static_cast<int64_t>(table_len) * layout_.block_size)
-      refuse(whose + " reaches beyond its " + std::to_string(table_len) + " blocks, or its tables differ in length");
+      refuse("work " + std::to_string(w) + " reaches beyond its " + std::to_string(table_len) +
+             " blocks, or its tables differ in length");
     for (int g = 0; g < num_groups; ++g) {
       const size_t first = static_cast<size_t>(s.block_offsets[w] + g * table_len);
       const int first_position = first_key(groups_[static_cast<size_t>(g)].window, s.starts[w]);
@@ -143,10 +144,8 @@ void Program::run(const Step& step) {
 void Program::copy_blocks(const Step& step) {
   if (step.copies.empty()) return;
   pool_.each(layers_per_group_, [&](int layer, int) {
-    uint8_t* base = layer_at(layer);
     for (size_t i = 0; i < step.copies.size(); i += 2)
-      std::memcpy(base + layout_.block_bytes * static_cast<size_t>(step.copies[i + 1]),
-                  base + layout_.block_bytes * static_cast<size_t>(step.copies[i]), layout_.block_bytes);
+      std::memcpy(block_at(layer, step.copies[i + 1]), block_at(layer, step.copies[i]), layout_.block_bytes);
   });
 }
 
@@ -164,8 +163,7 @@ void Program::read_block(int block, std::span<uint8_t> out) {
   check_block(block, out.size());
   const size_t size = layout_.block_bytes;
   pool_.each(layers_per_group_, [&](int layer, int) {
-    std::memcpy(out.data() + size * static_cast<size_t>(layer), layer_at(layer) + size * static_cast<size_t>(block),
-                size);
+    std::memcpy(out.data() + size * static_cast<size_t>(layer), block_at(layer, block), size);
   });
 }
 
@@ -173,8 +171,7 @@ void Program::write_block(int block, std::span<const uint8_t> bytes) {
   check_block(block, bytes.size());
   const size_t size = layout_.block_bytes;
   pool_.each(layers_per_group_, [&](int layer, int) {
-    std::memcpy(layer_at(layer) + size * static_cast<size_t>(block), bytes.data() + size * static_cast<size_t>(layer),
-                size);
+    std::memcpy(block_at(layer, block), bytes.data() + size * static_cast<size_t>(layer), size);
   });
 }
 
@@ -325,6 +322,10 @@ void Program::run_matmul(const Op& op, int tile, int) {
 // ---- attention ----
 
 uint8_t* Program::layer_at(int layer) const { return kv_->data() + layer_bytes_ * static_cast<size_t>(layer); }
+
+uint8_t* Program::block_at(int layer, int block) const {
+  return layer_at(layer) + layout_.block_bytes * static_cast<size_t>(block);
+}
 
 size_t Program::query_bytes() const { return static_cast<size_t>(shape_.heads * shape_.head_dim) * 4; }
 
