@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from octavo.core.events import Event, Finished, Generated, Stepped
 from octavo.core.plan import ScoredToken
 from octavo.core.types import FinishReason
-from octavo.engine.loop import Order, Replica, loop_of
+from octavo.engine.loop import EngineLoop, Order, Replica
 
 
 class Script:
@@ -44,5 +44,5 @@ class Script:
 def play(replica: Replica, *turns: Sequence[Order]) -> Script:
     """Turns the loop until all is done."""
     script = Script(*turns)
-    loop_of(replica).run(script)
+    EngineLoop(replica).run(script)
     return script

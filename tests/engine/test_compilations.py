@@ -56,7 +56,7 @@ class Opening(Script):
 
 
 def turned(made: Replica, script: Script) -> Script:
-    EngineLoop(made.scheduler, made.backend, compile=made.compile).run(script)
+    EngineLoop(made).run(script)
     return script
 
 

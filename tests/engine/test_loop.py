@@ -1,6 +1,7 @@
 """The loop, with the real scheduler over the ledger, through a port that a test writes down."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -57,13 +58,13 @@ def test_questions_are_answered_between_steps_and_after_their_events():
         told.append(sum(isinstance(event, BlockEvicted) for event in script.events))
 
     script = Script([Question(ResetPrefixCache(), note)])
-    EngineLoop(replica.scheduler, replica.backend).run(script)
+    EngineLoop(replica).run(script)
     assert replies == [CacheReset(0, 2), CacheReset(told[0], 0)] and told[0] > 0 and at_rest(replica)
 
 
 def audited(replica: Replica, *turns: Sequence[Order]) -> list[Audited]:
     script = Script(*turns)
-    EngineLoop(replica.scheduler, replica.backend, audits=True).run(script)
+    EngineLoop(replace(replica, audits=True)).run(script)
     return [event for event in script.events if isinstance(event, Audited)]
 
 

@@ -18,7 +18,7 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.tiers import Costs, Found, Tier, TierLimits
 from octavo.core.types import FinishReason, Limits
 from octavo.engine.blockfiles import BlockFormat, DiskMedium, MemoryMedium
-from octavo.engine.loop import Replica, loop_of
+from octavo.engine.loop import EngineLoop, Replica
 from octavo.engine.offload import Medium, Offload, TieredBackend
 from tests.engine.replicas import Plan, build
 from tests.engine.script import Script, play
@@ -93,7 +93,7 @@ def test_the_next_process_finds_what_the_last_one_had(tmp_path: Path) -> None:
     """What was evicted, and what never was: that is stored at the end."""
     with replica(disk(tmp_path), persistent=True) as made:
         in_turn(made, ROUND[:3])
-        loop_of(made).settle(20.0)
+        EngineLoop(made).settle(20.0)
     with replica(disk(tmp_path), persistent=True) as made:
         wait_for_scan(made)
         script = in_turn(made, ROUND[:3])

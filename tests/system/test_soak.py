@@ -14,7 +14,7 @@ from octavo.core.events import Admitted, Drafted, Event, Finished, Generated, Pr
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import FinishReason, RequestId
-from octavo.engine.loop import Order, Replica, Withdraw, loop_of
+from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
 from octavo.loaders import open_checkpoint
 from tests.engine.script import play
 
@@ -151,7 +151,7 @@ def soak(model: Path, num_requests: int, num_kinds: int, **options: object) -> C
     built = boot.build_replica(config, open_checkpoint(model), lambda _: None)
     try:
         crowd = Crowd(rng, kinds, expected, num_requests, built)
-        loop_of(built).run(crowd)
+        EngineLoop(built).run(crowd)
         load = built.scheduler.load()
         assert (load.blocks_leased, load.num_running, load.num_waiting, crowd.live) == (0, 0, 0, {})
         assert load.blocks_blank + load.blocks_cached == small["num_blocks"]

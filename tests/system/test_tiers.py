@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from octavo.core.events import Admitted, Preempted
-from octavo.engine.loop import loop_of
+from octavo.engine.loop import EngineLoop
 from tests.engine.script import play
 from tests.system.serving import MODEL, Served, serving
 from tests.system.test_bits import FAST, ISAS, Answers, answers, asked, each_alone, others, replica
@@ -51,7 +51,7 @@ def test_another_process_reads_what_the_last_one_left(default_model, alone, tmp_
     options = {"kv_offload_path": str(tmp_path), **ROOM}
     with replica(default_model, ISA, **options) as built:
         play(built, asked(FAST, "before"))
-        loop_of(built).settle(20.0)
+        EngineLoop(built).settle(20.0)
     with replica(default_model, ISA, **options) as built:
         assert built.offload is not None
         built.scheduler.note(built.offload.reports(20.0), 0.0)

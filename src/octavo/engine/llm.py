@@ -15,7 +15,7 @@ from octavo.core.sampling import SamplingParams, StructuredOutput, check_token_i
 from octavo.core.types import RequestId
 from octavo.engine.beam_search import BeamSearchOutput, BeamSearchParams, beams_of
 from octavo.engine.clock import now
-from octavo.engine.loop import Order, Replica, Withdraw, loop_of
+from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
 from octavo.engine.outputs import Gathering, RequestOutput
 from octavo.engine.process import SETTLE_S
 
@@ -49,7 +49,7 @@ class OfflineEngine:
         self._tokenizer = tokenizer
         self._template = template
         self._random = random.Random(seed)
-        self._loop = loop_of(replica)
+        self._loop = EngineLoop(replica)
         self._count = 0
         self._turn = threading.Lock()
         self._closed = False

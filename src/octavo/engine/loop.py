@@ -85,27 +85,17 @@ class Port(Protocol):
 
 
 class EngineLoop:
-    """Drives one scheduler and one backend; nothing else may while it runs."""
+    """Drives a replica's scheduler and backend; nothing else may while it runs."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        backend: Backend,
-        clock: Clock = now,
-        *,
-        compile: Compile = no_guides,
-        audits: bool = False,
-        offload: Offload | None = None,
-    ) -> None:
-        """`audits`: the laws are checked whenever nothing is left to do."""
-        self._scheduler = scheduler
-        self._backend = backend
+    def __init__(self, replica: Replica, clock: Clock = now) -> None:
+        self._scheduler = replica.scheduler
+        self._backend = replica.backend
         self._clock = clock
-        self._compilations = Compilations(compile, clock)
-        self._offload = offload
+        self._compilations = Compilations(replica.compile, clock)
+        self._offload = replica.offload
         self._saves = False
         self._last_step = 0
-        self._audits = self._unaudited = audits
+        self._audits = self._unaudited = replica.audits
 
     def run(self, port: Port) -> None:
         """Turns until the port says stop. An exception in a step fails that step's requests and the loop goes on."""
@@ -269,10 +259,3 @@ class EngineLoop:
             if self._scheduler.in_flight is plan:
                 self._scheduler.fail(plan, "interrupted", self._clock())
             raise
-
-
-def loop_of(replica: Replica) -> EngineLoop:
-    """The loop that turns this replica."""
-    return EngineLoop(
-        replica.scheduler, replica.backend, compile=replica.compile, audits=replica.audits, offload=replica.offload
-    )

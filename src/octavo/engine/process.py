@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from octavo.core.events import Event
 from octavo.engine.channel import Channel
 from octavo.engine.clock import now
-from octavo.engine.loop import Order, Question, Replica, Withdraw, loop_of
+from octavo.engine.loop import EngineLoop, Order, Question, Replica, Withdraw
 from octavo.engine.wire import (
     Asked,
     Beat,
@@ -135,7 +135,7 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     pulse = Pulse()
     try:
         with _beating(channel, lambda: pulse.alive(port.turns, now(), _others_cpu_s())):
-            loop = loop_of(replica)
+            loop = EngineLoop(replica)
             loop.run(port)
             loop.settle(SETTLE_S)
     finally:
