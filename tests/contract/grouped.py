@@ -9,6 +9,7 @@ from dataclasses import replace
 from octavo.core.plan import BlockCopy, StepPlan, StepResult, Work
 from octavo.core.ports import Backend, BlockMemory, Capacity
 from octavo.core.types import NO_BLOCK
+from octavo.models.windows import first_key
 
 
 class Grouped:
@@ -58,6 +59,5 @@ class Grouped:
         return tuple(block for group, table in enumerate(tables) for block in self._within(work, group, table))
 
     def _within(self, work: Work, group: int, table: tuple[int, ...]) -> tuple[int, ...]:
-        window = self._windows[group]
-        first = 0 if window is None else max(0, work.start - window + 1) // self._capacity.block_size
+        first = first_key(self._windows[group], work.start) // self._capacity.block_size
         return (NO_BLOCK,) * first + table[first:]

@@ -15,6 +15,7 @@ from itertools import product
 from octavo.core.plan import BlockCopy, Sample, ScoredToken, StepPlan, StepResult, Work, WorkResult
 from octavo.core.ports import Capacity
 from octavo.core.types import NO_BLOCK, BlockId, TokenId
+from octavo.models.windows import first_key
 
 _MASK = 2**64 - 1
 
@@ -129,8 +130,7 @@ class LedgerBackend:
 
     def _first_read(self, work: Work, group: int) -> int:
         """The first position that the work's first token attends to."""
-        window = self._windows[group]
-        return 0 if window is None else max(0, work.start - window + 1)
+        return first_key(self._windows[group], work.start)
 
     def _copy(self, copy: BlockCopy) -> None:
         if copy.source == copy.target:

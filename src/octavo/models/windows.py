@@ -18,6 +18,11 @@ Windows = tuple[int | None, ...]
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
+def first_key(window: int | None, position: int) -> int:
+    """The first position that a token at `position` attends to."""
+    return 0 if window is None else max(0, position - window + 1)
+
+
 def windows_from_config(config: Fields, num_layers: int, context: int) -> Windows:
     """`sliding_window` holds for all layers, or for those that `layer_types` says."""
     window = None if config.get("sliding_window") is None else config.integer("sliding_window")

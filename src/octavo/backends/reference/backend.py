@@ -13,6 +13,7 @@ from octavo.core.ports import Capacity
 from octavo.core.types import NO_BLOCK
 from octavo.models.checkpoint import Checkpoint
 from octavo.models.layer_groups import layer_groups
+from octavo.models.windows import first_key
 
 
 class PlanError(ValueError):
@@ -115,7 +116,7 @@ class ReferenceBackend:
         if len(work.targets) > len(work.tokens):
             raise PlanError(f"{len(work.targets)} targets for {len(work.tokens)} tokens")
         for group, window in enumerate(self._groups.windows):
-            first = 0 if window is None else max(0, work.start - window + 1) // size
+            first = first_key(window, work.start) // size
             for logical, block in enumerate(work.block_ids[group * table_len : (group + 1) * table_len]):
                 if block != NO_BLOCK or logical >= first:
                     _check_range("block", block, self._capacity.num_blocks)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from octavo.backends.reference.weights import Array, Layer, Weights
 from octavo.models.layer_groups import LayerPlace
 from octavo.models.spec import ModelSpec
+from octavo.models.windows import first_key
 
 
 def token_hidden(
@@ -65,7 +66,7 @@ def _attention(
     block, slot = blocks[position // block_size], position % block_size
     cache[0, block, slot] = key
     cache[1, block, slot] = value
-    first = 0 if window is None else max(0, position - window + 1)
+    first = first_key(window, position)
     keys, values = gather(cache, blocks, first, position + 1)
     return attend(query, keys, values, spec.attention_scale).reshape(-1)
 
