@@ -22,7 +22,6 @@ from octavo.engine.process import SETTLE_S
 if TYPE_CHECKING:  # an engine process has this module, but no text
     from octavo.text.chat import ChatTemplate
     from octavo.text.tokenizer import Tokenizer
-    from octavo.text.trial import Trial
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with `prompt` or `prompt_token_ids`."""
@@ -45,6 +44,8 @@ class OfflineEngine:
     def __init__(
         self, replica: Replica, tokenizer: "Tokenizer", template: "ChatTemplate | None", seed: int | None
     ) -> None:
+        from octavo.text.trial import Trial
+
         self._replica = replica
         self._tokenizer = tokenizer
         self._template = template
@@ -53,7 +54,7 @@ class OfflineEngine:
         self._count = 0
         self._turn = threading.Lock()
         self._closed = False
-        self._trial: Trial | None = None
+        self._trial = Trial()
         self._context = replica.facts.capacity.max_model_len
 
     def generate(
@@ -128,8 +129,7 @@ class OfflineEngine:
                 self._closed = True
                 self._loop.settle(SETTLE_S)
                 self._replica.backend.close()
-                if self._trial is not None:
-                    self._trial.close()
+                self._trial.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -159,11 +159,7 @@ class OfflineEngine:
 
     def _try_structures(self, outputs: set[StructuredOutput]) -> None:
         """Raises ValueError for a structured output that is none, or takes too much to compile."""
-        from octavo.text.trial import Trial
-
         for output in outputs:
-            if self._trial is None:
-                self._trial = Trial()
             try:
                 self._trial.check(output)
             except ValueError as error:
