@@ -77,7 +77,7 @@ class Offload:
         self._gave_up = False
         self._closed = False
         self._rates = {"store": Rate(), "load": Rate(), "prefill": Rate()}
-        self._costs = Costs(block_bytes=block_bytes)
+        self._block_bytes = block_bytes
         self._writes: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._reads: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
@@ -118,8 +118,8 @@ class Offload:
             self._rates[what].note(units, seconds)
             rates = {name: rate.value for name, rate in self._rates.items()}
         self._report(
-            replace(
-                self._costs,
+            Costs(
+                block_bytes=self._block_bytes,
                 store_bytes_per_s=rates["store"],
                 load_bytes_per_s=rates["load"],
                 prefill_tokens_per_s=rates["prefill"],
