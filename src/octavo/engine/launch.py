@@ -58,8 +58,7 @@ class ProcessClient(RemoteClient):
         await super().close(why)
         if why is not None:
             self._process.kill()  # whoever has a reason does not wait for it
-        settle_s = self._facts.settle_s if self._facts is not None else 0.0
-        await asyncio.get_running_loop().run_in_executor(None, self._reap, CLOSE_S + settle_s)
+        await asyncio.get_running_loop().run_in_executor(None, self._reap, CLOSE_S + self._settle_s)
         self._hang_up()
 
     def _reap(self, timeout_s: float) -> None:

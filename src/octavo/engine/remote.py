@@ -134,12 +134,16 @@ class RemoteClient:
 
     async def close(self, why: EngineDead | None = None) -> None:
         """As the Protocol says; `why` is what those are told who still wait."""
-        settles = why is None and self._facts is not None and self._facts.settle_s > 0
+        settles = why is None and self._settle_s > 0
         if settles and self._link is not None and not self._link.transport.is_closing():
             self._link.transport.write_eof()  # it hears that, and is not gone with us
         else:
             self._hang_up()
         self._die(why or EngineDead("the engine was closed"))
+
+    @property
+    def _settle_s(self) -> float:
+        return 0.0 if self._facts is None else self._facts.settle_s
 
     def _hang_up(self) -> None:
         if self._link is not None:
