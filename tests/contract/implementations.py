@@ -26,6 +26,8 @@ WINDOWS = (None, 20, 20)
 POISON = TINY_VOCAB_SIZE - 1
 """In poisoned models, the token whose embedding is not a number."""
 
+Open = Callable[..., Backend]
+
 
 @dataclass(frozen=True)
 class MemorySource:
@@ -77,34 +79,43 @@ def _poison_last_row(info: TensorInfo, raw: bytes) -> bytes:
     return rows.tobytes()
 
 
-def open_ledger(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
-    assert not poisoned, "a ledger has no weights"
-    return LedgerBackend(
-        num_blocks=num_blocks, block_size=block_size, vocab_size=TINY_VOCAB_SIZE, max_model_len=MAX_MODEL_LEN
-    )
+def _as_one_group(backend: Backend, windows: Windows) -> Backend:
+    return backend if windows == (None,) else Grouped(backend, windows)
 
 
-def open_windowed_ledger(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
-    assert not poisoned, "a ledger has no weights"
-    sizes = {"block_size": block_size, "vocab_size": TINY_VOCAB_SIZE, "max_model_len": MAX_MODEL_LEN}
-    return Grouped(LedgerBackend(num_blocks=2 * num_blocks, windows=(None, 5), **sizes), (None, 5))
+def open_ledger(windows: Windows = (None,)) -> Open:
+    """`windows`: of each KV group."""
+
+    def open_backend(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+        assert not poisoned, "a ledger has no weights"
+        backend = LedgerBackend(
+            num_blocks=num_blocks * len(windows),
+            block_size=block_size,
+            vocab_size=TINY_VOCAB_SIZE,
+            max_model_len=MAX_MODEL_LEN,
+            windows=windows,
+        )
+        return _as_one_group(backend, windows)
+
+    return open_backend
 
 
-def open_windowed_reference(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
-    checkpoint = tiny_checkpoint(poisoned=poisoned, windows=WINDOWS)
-    groups = layer_groups(checkpoint.spec).windows
-    sizes = {"num_blocks": len(groups) * num_blocks, "block_size": block_size, "max_model_len": MAX_MODEL_LEN}
-    return Grouped(ReferenceBackend(checkpoint, dequantize=dequantize, **sizes), groups)
+def open_reference(windows: Windows = ()) -> Open:
+    """`windows`: of each layer."""
 
+    def open_backend(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+        checkpoint = tiny_checkpoint(poisoned=poisoned, windows=windows)
+        groups = layer_groups(checkpoint.spec).windows
+        backend = ReferenceBackend(
+            checkpoint,
+            num_blocks=num_blocks * len(groups),
+            block_size=block_size,
+            max_model_len=MAX_MODEL_LEN,
+            dequantize=dequantize,
+        )
+        return _as_one_group(backend, groups)
 
-def open_reference(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
-    return ReferenceBackend(
-        tiny_checkpoint(poisoned=poisoned),
-        num_blocks=num_blocks,
-        block_size=block_size,
-        max_model_len=MAX_MODEL_LEN,
-        dequantize=dequantize,
-    )
+    return open_backend
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ def cpu_model(isa: str, kind: CpuKind, *, poisoned: bool = False) -> CpuModel:
     return CpuModel.load(checkpoint, dtype=kind.dtype, isa=isa, num_threads=kind.num_threads)
 
 
-def open_cpu(isa: str, kind: CpuKind) -> Callable[..., Backend]:
+def open_cpu(isa: str, kind: CpuKind) -> Open:
     def open_backend(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
         model = cpu_model(isa, kind, poisoned=poisoned)
         groups = layer_groups(model.spec).windows
@@ -146,14 +157,14 @@ def open_cpu(isa: str, kind: CpuKind) -> Callable[..., Backend]:
             max_model_len=MAX_MODEL_LEN,
             kv_cache_dtype=kind.kv,
         )
-        return Grouped(backend, groups) if kind.windows else backend
+        return _as_one_group(backend, groups)
 
     return open_backend
 
 
-WITH_WEIGHTS: dict[str, Callable[..., Backend]] = {
-    "reference": open_reference,
-    "reference-windows": open_windowed_reference,
+WITH_WEIGHTS: dict[str, Open] = {
+    "reference": open_reference(),
+    "reference-windows": open_reference(WINDOWS),
     **{f"cpu-{isa}-{name}": open_cpu(isa, kind) for isa in ISAS for name, kind in CPU_KINDS.items()},
 }
-ALL: dict[str, Callable[..., Backend]] = {"ledger": open_ledger, "ledger-windows": open_windowed_ledger, **WITH_WEIGHTS}
+ALL: dict[str, Open] = {"ledger": open_ledger(), "ledger-windows": open_ledger((None, 5)), **WITH_WEIGHTS}
