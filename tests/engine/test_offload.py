@@ -1,6 +1,7 @@
 """The whole way of a block, with real threads and files, under the real scheduler over the ledger."""
 
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -151,7 +152,7 @@ class Stuck:
     def __init__(self) -> None:
         self._inner = MemoryMedium()
         self.write, self.drop, self.scan = self._inner.write, self._inner.drop, self._inner.scan
-        self.let_go = __import__("threading").Event()
+        self.let_go = threading.Event()
 
     def read(self, key: bytes) -> memoryview:
         self.let_go.wait()
