@@ -5,7 +5,7 @@ The only module that reads the process environment; whoever needs something from
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -118,15 +118,21 @@ def _foreign(key: str, text: str) -> bool:
 def _from_file(file: str | Path | None) -> _Layer:
     if file is None:
         return {}
-    layer: _Layer = {}
-    for key, raw in read_yaml(Path(file)).items():
+    values = by_name(read_yaml(Path(file)), f"{file}:", settings())
+    return {name: (raw, Origin("file", str(file))) for name, raw in values.items()}
+
+
+def by_name(content: Mapping[Any, Any], where: str, known: Collection[str]) -> dict[str, Any]:
+    """What a mapping in a file has under known names, which may have dashes. Raises ConfigError for others."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
         name = str(key).replace("-", "_")
-        if name not in settings():
-            raise ConfigError(f"{file}: unknown key {str(key)!r}{did_you_mean(name, settings())}")
-        if name in layer:
-            raise ConfigError(f"{file}: {name} is given twice")
-        layer[name] = (raw, Origin("file", str(file)))
-    return layer
+        if name not in known:
+            raise ConfigError(f"{where} unknown key {str(key)!r}{did_you_mean(name, known)}")
+        if name in found:
+            raise ConfigError(f"{where} {name} is given twice")
+        found[name] = value
+    return found
 
 
 def read_yaml(file: Path) -> dict[Any, Any]:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from octavo.config.schema import Config, ConfigError, check_section, option, section_settings
-from octavo.config.sources import environment_text, read_yaml
-from octavo.config.values import did_you_mean, read_value
+from octavo.config.sources import by_name, environment_text, read_yaml
+from octavo.config.values import read_value
 
 PRIVATE = "private"
 LOWEST_PRIORITY = 2**31 - 1
@@ -177,15 +177,7 @@ def _mapping(given: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
     """A mapping with none but known names, which may have dashes."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where} must have lines like `{known[0]}: ...`, got {_kind(given)}")
-    found: dict[str, Any] = {}
-    for key, value in cast(dict[Any, Any], given).items():
-        name = str(key).replace("-", "_")
-        if name not in known:
-            raise ConfigError(f"{where} unknown key {str(key)!r}{did_you_mean(name, known)}")
-        if name in found:
-            raise ConfigError(f"{where} {name} is given twice")
-        found[name] = value
-    return found
+    return by_name(cast(dict[Any, Any], given), where, known)
 
 
 def _kind(value: Any) -> str:
