@@ -21,6 +21,7 @@ from typing import Any
 
 import uvicorn
 
+from octavo.config.address import near_url
 from octavo.config.schema import ServerConfig
 from octavo.engine.client import CannotStart, EngineClient, EngineDead
 from octavo.server.app import App
@@ -65,9 +66,7 @@ def _why(config: ServerConfig, error: Exception) -> str:
 
 def url_of(config: ServerConfig, sock: socket.socket) -> str:
     """Where a browser on this machine finds the server."""
-    port = sock.getsockname()[1]
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{port}{config.root_path}"
+    return near_url(config.host, sock.getsockname()[1]) + config.root_path
 
 
 def is_public(host: str) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from octavo.config import Config
+from octavo.config.address import near
 from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
 from octavo.config.sources import Resolved
 from octavo.config.tenants import read_keys
@@ -171,8 +172,7 @@ def check_keys(config: Config) -> Finding:
 
 def octavo_answers(host: str, port: int) -> bool:
     """Is the server on that port one of ours? No other /health has our states; it is open to all."""
-    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    connection = http.client.HTTPConnection(here, port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(near(host), port, timeout=PATIENCE_S)
     try:
         connection.request("GET", "/health")
         msgspec.json.decode(connection.getresponse().read(MAX_HEALTH_BYTES), type=_Health)

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from octavo.config import Config
+from octavo.config.address import near_url
 
 PATIENCE_S = 600.0
 """What is asked for may have to be computed first."""
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class ServerRefused(RuntimeError):
@@ -20,7 +20,7 @@ class ServerRefused(RuntimeError):
 
 def ask(config: Config, options: argparse.Namespace, method: str, path: str, body: Any = None) -> dict[str, Any]:
     """The answer of the server at `--url`, or where the configuration would have it listen. Raises ServerRefused."""
-    url = urlsplit(options.url or f"http://{_host(config)}:{config.server.port}")
+    url = urlsplit(options.url or near_url(config.server.host, config.server.port))
     kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(url.scheme)
     if kind is None or not url.hostname:
         raise ServerRefused(f"--url must look like http://127.0.0.1:8000, got {options.url!r}")
@@ -34,11 +34,6 @@ def ask(config: Config, options: argparse.Namespace, method: str, path: str, bod
         raise ServerRefused(f"no answer from {url.geturl()}: {error or type(error).__name__}") from error
     finally:
         connection.close()
-
-
-def _host(config: Config) -> str:
-    host = _EVERYWHERE.get(config.server.host, config.server.host)
-    return f"[{host}]" if ":" in host else host
 
 
 def _headers(config: Config, options: argparse.Namespace) -> dict[str, str]:
