@@ -5,12 +5,11 @@ from typing import Any
 
 from octavo.config.sources import Resolved
 from octavo.tools import visit
-from octavo.tools.terminal import check_text, to_json, write
+from octavo.tools.terminal import to_json, write
 
 
 def main(resolved: Resolved, options: argparse.Namespace) -> int:
     """Prints the answer, for people or as JSON. Nothing is computed, and the cache stays as it is."""
-    check_text(" ".join(options.text), "the text")
     answer = visit.ask(resolved.config, options, "POST", "/octavo/v1/explain", visit.prefix(options))
     write((to_json(answer) if options.json else as_text(answer)) + "\n")
     return 0

@@ -5,7 +5,7 @@ from typing import Any
 
 from octavo.config.sources import Resolved
 from octavo.tools import visit
-from octavo.tools.terminal import check_text, to_json, write
+from octavo.tools.terminal import to_json, write
 
 _PATH = "/octavo/v1/pins"
 
@@ -20,7 +20,6 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
 def _add(resolved: Resolved, options: argparse.Namespace) -> dict[str, Any]:
     if not options.text and not (options.chat and options.system):
         raise visit.ServerRefused("a text is missing: octavo pin add TEXT, or --chat with --system TEXT")
-    check_text(" ".join(options.text), "the text")
     ttl = {} if options.ttl is None else {"ttl": options.ttl}
     return visit.ask(resolved.config, options, "POST", _PATH, {**visit.prefix(options), **ttl})
 

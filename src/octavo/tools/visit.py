@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.config import Config
 from octavo.config.address import near_url
+from octavo.tools.terminal import check_text
 
 PATIENCE_S = 600.0
 """What is asked for may have to be computed first."""
@@ -56,8 +57,12 @@ def _answer(status: int, raw: bytes) -> dict[str, Any]:
 
 
 def prefix(options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a request about the beginning of a prompt: a text, or, with `--chat`, what a user says."""
+    """The fields of a request about the beginning of a prompt: a text, or, with `--chat`, what a user says.
+
+    Raises NotText.
+    """
     text = " ".join(options.text)
+    check_text(text, "the text")
     salt = {} if options.cache_salt is None else {"cache_salt": options.cache_salt}
     if not options.chat:
         return {"prompt": text, **salt}
