@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineDead
 from octavo.server import caching, documentation, operations, pinning
+from octavo.server.auth import check_operator
 from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai import chat, completions, models, tokenize
 from octavo.server.openai.errors import ApiError, engine_dead, failed
@@ -120,7 +121,7 @@ class App:
     async def _dispatch(self, exchange: Exchange) -> None:
         self.service.tenancy.admit(exchange)
         handler = self._find(exchange)
-        self.service.tenancy.check_operator(exchange)
+        check_operator(exchange.tenant, exchange.path)
         await handler(self.service, exchange)
 
     def _find(self, exchange: Exchange) -> Handler:

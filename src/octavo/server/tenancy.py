@@ -9,7 +9,7 @@ from octavo.config.schema import Config, ConfigError
 from octavo.config.tenants import NOBODY, Tenant, read_keys
 from octavo.control.quota import Account, Shortage
 from octavo.engine.clock import now
-from octavo.server.auth import KeyGuard, check_operator
+from octavo.server.auth import KeyGuard
 from octavo.server.exchange import Exchange
 from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, invalid
@@ -50,10 +50,6 @@ class Tenancy:
     def admit(self, exchange: Exchange) -> None:
         """Finds out whose request this is. Raises ApiError 401."""
         exchange.tenant = self._guard.admit(exchange.path, exchange.headers)
-
-    def check_operator(self, exchange: Exchange) -> None:
-        """Raises ApiError 403 for a path that is not for tenants."""
-        check_operator(exchange.tenant, exchange.path)
 
     @contextmanager
     def entered(self, exchange: Exchange) -> Iterator[None]:
