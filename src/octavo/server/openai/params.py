@@ -154,20 +154,23 @@ def namespace(tenant: Tenant, cache_salt: str | None) -> bytes:
 
     What a client sends can only make this narrower: a digest of the tenant's part comes before it.
     """
-    group = tenant.rules.cache
-    whose = (
-        b""
-        if tenant is NOBODY
-        else b"tenant:" + tenant.name.encode()
-        if group == PRIVATE
-        else b"group:" + group.encode()
-    )
-    space = hashlib.sha256(whose).digest()[:16] if whose else b""
+    space = _space(tenant)
     if cache_salt is None:
         return space
     if not cache_salt:
         raise invalid("cache_salt must be a non-empty string or null", "cache_salt")
-    return hashlib.sha256(space + b"salt:" + cache_salt.encode()).digest()[:16]
+    return _digest(space + b"salt:" + cache_salt.encode())
+
+
+def _space(tenant: Tenant) -> bytes:
+    if tenant is NOBODY:
+        return b""
+    group = tenant.rules.cache
+    return _digest(f"tenant:{tenant.name}".encode() if group == PRIVATE else f"group:{group}".encode())
+
+
+def _digest(whose: bytes) -> bytes:
+    return hashlib.sha256(whose).digest()[:16]
 
 
 def checked_priority(priority: int | None, policy: str, tenant: Tenant) -> int:
