@@ -114,27 +114,27 @@ class Body(BaseModel):
     model: str | None = optional("The served model's name; left out: the only one that is served.")
 
 
-class StreamOptions(BaseModel):
+class Part(BaseModel):
+    """An object in a body. As strict, and nothing unknown may be in it."""
+
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
+
+class StreamOptions(Part):
     include_usage: bool | None = optional("One more chunk at the end, with `choices: []` and the usage.")
     continuous_usage_stats: bool | None = optional("The usage so far in every chunk.")
     include_obfuscation: Literal[False] | None = optional("Padding against traffic analysis: not available.")
 
 
-class JsonSchema(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class JsonSchema(Part):
     name: str = Field(min_length=1, max_length=64, description="What the schema is called.")
     schema_: dict[str, Any] = Field(alias="schema", description="A JSON Schema.")
     description: str | None = optional("No effect: the model is not shown the schema.")
     strict: bool | None = optional("No effect: the answer always follows the schema.")
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Part):
     """OpenAI's form of an answer."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"] = Field(description="What it is.")
     json_schema: JsonSchema | None = optional("With the type json_schema.")
@@ -143,10 +143,8 @@ class ResponseFormat(BaseModel):
     format: dict[str, Any] | None = optional("With the type structural_tag: the newer notation, instead of both.")
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(Part):
     """vLLM's form of an answer: one of these."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="A JSON Schema.")
     regex: str | None = optional("A regular expression for the whole answer.")
@@ -178,32 +176,24 @@ class Tool(BaseModel):
     function: Function = Field(description="The function.")
 
 
-class NamedFunction(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class NamedFunction(Part):
     name: str = Field(description="A function's name.")
 
 
-class NamedTool(BaseModel):
+class NamedTool(Part):
     """The function to call."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     type: Literal["function"] = Field(description="What it is.")
     function: NamedFunction = Field(description="The function.")
 
 
-class Allowed(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class Allowed(Part):
     mode: Literal["auto", "required"] = Field(description="Whether one must be called.")
     tools: Annotated[list[NamedTool], _FirstOnly()] = Field(min_length=1, description="The functions.")
 
 
-class AllowedTools(BaseModel):
+class AllowedTools(Part):
     """Some of the tools only; the prompt has all."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     type: Literal["allowed_tools"] = Field(description="What it is.")
     allowed_tools: Allowed = Field(description="Which.")
