@@ -16,7 +16,7 @@ from octavo.server.doorway import Doorway
 from octavo.server.duty import Duty
 from octavo.server.exposition import MetersCollector, registry_of
 from octavo.server.metrics import Meters
-from octavo.server.openai.errors import ApiError, invalid, unavailable, unknown_model
+from octavo.server.openai.errors import ApiError, invalid, shutting_down, unavailable, unknown_model
 from octavo.server.tenancy import Tenancy
 from octavo.server.trials import Trials
 from octavo.text.calls.formats import FORMATS, Format, format_of
@@ -115,7 +115,7 @@ class Service:
     def readiness(self) -> ApiError | None:
         """Why a request would not be served now; None where it would."""
         if self.duty.draining:
-            return unavailable("the server is shutting down", "shutting_down", 5)
+            return shutting_down("the server is shutting down")
         if self.client.state is EngineState.STARTING:
             return unavailable(f"the model is still loading: {self.client.progress or 'starting'}", "loading")
         return self.health()

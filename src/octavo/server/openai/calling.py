@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.core.parameter import ParameterError
@@ -62,8 +62,7 @@ async def asked_calls(service: Service, body: ChatRequest, form: StructuredOutpu
     demand = _demand(calling, body, form, several=bool(body.parallel_tool_calls) or (taught and calling.several))
     if demand is None:
         return calling
-    structure = await _tried(service, demand, body.tools or (), schemas)
-    return Calling(calling.format, schemas, choice, calling.several, structure)
+    return replace(calling, structure=await _tried(service, demand, body.tools or (), schemas))
 
 
 def shown_tools(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
