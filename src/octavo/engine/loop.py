@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from octavo.core.audit import audit
 from octavo.core.events import Audited, Event, Refused, Stalled, Stepped
+from octavo.core.gauges import stepped
 from octavo.core.plan import StepPlan
 from octavo.core.ports import Backend
 from octavo.core.request import Request
@@ -216,11 +217,7 @@ class EngineLoop:
 
     def _at_rest(self, time_s: float) -> Stepped:
         """The gauges where no step follows that would tell them."""
-        load = self._scheduler.load()
-        blocks = (load.blocks_blank, load.blocks_cached, load.blocks_leased)
-        counts = (load.num_running, load.num_waiting)
-        others = ({}, load.num_held, load.blocks_pinned, load.blocks_reserved)
-        return Stepped(time_s, self._last_step, *counts, 0, *blocks, *others)
+        return stepped(self._scheduler.cache, self._scheduler.roster, time_s, self._last_step, 0, {}, {})
 
     def _nothing_advances(self) -> Sequence[Event]:
         """The progress law is broken: the watchdog says so; and after too long, whoever started the engine must act."""
