@@ -11,6 +11,7 @@ from octavo.core.ports import Backend, BlockMemory, Capacity
 from octavo.core.sampling import SamplingParams
 from tests.contract.driver import WHOLE, Run, finish, step
 from tests.contract.implementations import ALL, MAX_MODEL_LEN, POISON, WITH_WEIGHTS
+from tests.core.words import mask_of
 from tests.tiny import TINY_VOCAB_SIZE
 
 BLOCK = 8
@@ -316,7 +317,7 @@ def test_only_what_the_mask_has_is_drawn(backend: Backend, temperature: float):
     """Bit by bit: each byte of the mask with one bit, several, and the odd end of the vocabulary."""
     run = Run("a", prompt(11), SamplingParams(temperature=temperature, logprobs=2), blocks(0))
     for allowed in ({0}, {7}, {8, 13}, {TINY_VOCAB_SIZE - 1}, {5, 6, 40, TINY_VOCAB_SIZE - 1}):
-        mask = sum(1 << token for token in allowed).to_bytes((TINY_VOCAB_SIZE + 7) // 8, "little")
+        mask = mask_of(allowed, TINY_VOCAB_SIZE)
         samples = tuple(replace(run.sample(), seed=seed, mask=mask) for seed in range(20))
         drawn = backend.execute(StepPlan(1, (replace(run.work(), samples=samples),))).results[0].sampled
         assert {token.token for token in drawn} <= allowed
@@ -326,7 +327,7 @@ def test_only_what_the_mask_has_is_drawn(backend: Backend, temperature: float):
 
 def test_a_mask_is_of_its_own_sample_only(fresh: Open, backend: Backend):
     run = Run("a", prompt(11), SAMPLED, blocks(0))
-    mask = (1 << 3 | 1 << 9).to_bytes((TINY_VOCAB_SIZE + 7) // 8, "little")
+    mask = mask_of({3, 9}, TINY_VOCAB_SIZE)
     work = replace(run.work(), samples=(run.sample(), replace(run.sample(), mask=mask), run.sample()))
     free, kept, free_again = backend.execute(StepPlan(1, (work,))).results[0].sampled
     assert kept.token in (3, 9)
@@ -335,7 +336,7 @@ def test_a_mask_is_of_its_own_sample_only(fresh: Open, backend: Backend):
 
 def test_where_a_mask_leaves_nothing_its_work_fails_and_no_other(backend: Backend):
     run, other = Run("a", prompt(5), GREEDY, blocks(0)), Run("b", prompt(5), GREEDY, blocks(6))
-    nothing = replace(run.work(), samples=(replace(run.sample(), mask=bytes((TINY_VOCAB_SIZE + 7) // 8)),))
+    nothing = replace(run.work(), samples=(replace(run.sample(), mask=mask_of((), TINY_VOCAB_SIZE)),))
     failed, fine = backend.execute(StepPlan(1, (nothing, other.work()))).results
     assert (failed.sampled, failed.code) == ((), "nothing_allowed") and failed.error is not None
     assert fine.error is None and fine.code is None

@@ -1,6 +1,6 @@
 """WordGuide: a Guide that keeps an answer to one of several words, written down as digits: the oracle of guides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo.core.structured import Structure, StructuredOutput
@@ -22,7 +22,7 @@ class WordGuide:
     def mask(self, ends: Sequence[int]) -> bytes:
         assert not self.complete and self.fault is None
         allowed = self._next() | (set(ends) if self._may_end else set())
-        return sum(1 << token for token in allowed).to_bytes((self.vocab_size + 7) // 8, "little")
+        return mask_of(allowed, self.vocab_size)
 
     def accept(self, token: int) -> None:
         if token not in self._next():
@@ -39,6 +39,11 @@ class WordGuide:
     def _next(self) -> set[int]:
         length = len(self.so_far)
         return {word[length] for word in self.words if word[:length] == self.so_far and len(word) > length}
+
+
+def mask_of(allowed: Iterable[int], vocab_size: int) -> bytes:
+    """A bit for each token, the lowest of each byte first."""
+    return sum(1 << token for token in set(allowed)).to_bytes((vocab_size + 7) // 8, "little")
 
 
 def one_of(*words: str) -> StructuredOutput:

@@ -4,8 +4,6 @@ Tokens must be equal unless the reference's own margin to another token is below
 native/src/generic/sample.inl states. Packing (backends.cpu.sampling) is part of what is tested.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -18,6 +16,7 @@ from octavo.backends.reference.philox import uniform
 from octavo.backends.reference.sampling import SampleError, draw, margins, score
 from octavo.core.plan import Sample, ScoredToken, StepPlan, Work, WorkResult
 from octavo.core.sampling import SamplingParams
+from tests.core.words import mask_of
 
 ISAS = [candidate.name for candidate in candidates() if candidate.accepted]
 MARGIN = 5e-6
@@ -161,12 +160,6 @@ def test_bias_masks_and_penalties_are_the_reference_s(isa: str, kind: str, tempe
     for native, sample in zip(run(isa, row[None], [drawing(*samples)])[0].sampled, samples, strict=True):
         if params.greedy or margins(row, sample).least > MARGIN:
             same_scores(native, draw(row, sample))
-
-
-def mask_of(allowed: Iterable[int], vocab: int) -> bytes:
-    bits = np.zeros(vocab, np.uint8)
-    bits[[token for token in allowed if token < vocab]] = 1
-    return np.packbits(bits, bitorder="little").tobytes()
 
 
 ALPHABET = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 30.0, -80.0, 3.4028234e38, -3.4028234e38, 1e-45])
