@@ -6,7 +6,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.text.calls.reading import Brackets, Call, Said, as_json, first_of, held_from
+from octavo.text.calls.reading import Brackets, Call, Said, States, as_json, first_of, held_from
 
 _HEADER = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]{1,128})"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 _NAMED = re.compile(r"([\w.-]{1,128})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s{0,16}(?=\{)")
@@ -32,41 +32,24 @@ class Dialect:
     """A name and its arguments may stand instead of an object."""
 
 
-class JsonReader:
+class JsonReader(States):
     """Reads the calls of a dialect (`reading.Reader`)."""
 
     def __init__(self, dialect: Dialect, names: Set[str]) -> None:
+        super().__init__(names, self._start)
         self._dialect = dialect
-        self._names = names
-        self._state: Callable[[Said], bool] = self._start
-        self._held = ""
-        self._passed = ""
-        """Text of a call that may turn out to be none."""
-        self._brackets = Brackets()
         self._then = self._rest
         """What follows the arguments."""
-        self._looked_at = 0
-        """Characters of what is held that the brackets know."""
-        self.num_calls = 0
 
     @property
     def inside(self) -> bool:
         return self._state in (self._arguments, self._rest)
-
-    def push(self, text: str) -> Said:
-        said = Said()
-        self._held += text
-        while self._held and self._state(said):
-            pass
-        return said
 
     def finish(self) -> str:
         held, self._held = self._passed + self._held, ""
         if self._state in (self._arguments, self._rest, self._after):
             return ""
         return "" if self.num_calls and held.isspace() else held
-
-    # Each state takes what it can from what is held, and says whether there is more to do.
 
     def _start(self, said: Said) -> bool:
         dialect = self._dialect
@@ -101,8 +84,8 @@ class JsonReader:
         if found.literal in dialect.opens:
             self._pass(found.end)
         elif found.literal or dialect.names_first:
-            self._pass(len(self._held) - len(self._held.lstrip()))
-            self._brackets, self._looked_at, self._state = Brackets(), 0, self._object
+            self._pass_space()
+            self._brackets, self._state = Brackets(), self._object
         else:
             self._not_a_call(said)
         return True
@@ -113,11 +96,9 @@ class JsonReader:
         header = _HEADER.match(self._held)
         if header and header[1] in self._names:
             return self._begin(said, header[1], header.end(), self._rest)
-        end = self._brackets.end(self._held[self._looked_at :])
+        end = self._brackets.end_of_all(self._held)
         if end is None:
-            self._looked_at = len(self._held)
             return False
-        end += self._looked_at
         call = _whole(self._held[:end], self._names)
         self._pass(end)
         if call is None:
@@ -169,16 +150,6 @@ class JsonReader:
             self._state = self._call
         else:
             self._state = self._text
-        return True
-
-    def _pass(self, end: int, since: int = 0) -> None:
-        self._passed += self._held[since:end]
-        self._held = self._held[end:]
-
-    def _not_a_call(self, said: Said) -> bool:
-        """What was passed is content, and what follows may be anything."""
-        said.content += self._passed
-        self._passed, self._state = "", self._text
         return True
 
 

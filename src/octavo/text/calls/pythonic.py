@@ -3,34 +3,22 @@
 import ast
 import re
 import warnings
-from collections.abc import Callable, Set
+from collections.abc import Set
 
-from octavo.text.calls.reading import Brackets, Call, Said, as_json, first_of
+from octavo.text.calls.reading import Brackets, Call, Said, States, as_json, first_of
 
 _HEADER = re.compile(r"([A-Za-z_][\w.-]{0,127})\(")
 _HEADER_SO_FAR = re.compile(r"([A-Za-z_][\w.-]{0,127})?")
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"
 
 
-class PythonicReader:
+class PythonicReader(States):
     """Reads calls that the text begins with (`reading.Reader`). Each comes at once, when it is complete."""
 
-    def __init__(self, names: Set[str]) -> None:
-        self._names = names
-        self._state: Callable[[Said], bool] = self._start
-        self._held = ""
-        self._passed = ""
-        self._brackets = Brackets()
-        self._looked_at = 0
-        self.num_calls = 0
-        self.inside = False
+    inside = False
 
-    def push(self, text: str) -> Said:
-        said = Said()
-        self._held += text
-        while self._held and self._state(said):
-            pass
-        return said
+    def __init__(self, names: Set[str]) -> None:
+        super().__init__(names, self._start)
 
     def finish(self) -> str:
         held, self._held = self._passed + self._held, ""
@@ -41,37 +29,30 @@ class PythonicReader:
         if found is None:
             return False
         if found.literal is None:
-            return self._no_more(said)
+            return self._not_a_call(said)
         self._pass(found.end)
         if found.literal == "[":
             self._state = self._call
         return True
 
-    def _text(self, said: Said) -> bool:
-        said.content += self._held
-        self._held = ""
-        return False
-
     def _call(self, said: Said) -> bool:
-        self._pass(len(self._held) - len(self._held.lstrip()))
+        self._pass_space()
         header = _HEADER.match(self._held)
         if header is None:
-            return _HEADER_SO_FAR.fullmatch(self._held) is None and self._no_more(said)
+            return _HEADER_SO_FAR.fullmatch(self._held) is None and self._not_a_call(said)
         if header[1] not in self._names:
-            return self._no_more(said)
-        self._brackets, self._looked_at, self._state = Brackets("\"'"), 0, self._arguments
+            return self._not_a_call(said)
+        self._brackets, self._state = Brackets("\"'"), self._arguments
         return True
 
     def _arguments(self, said: Said) -> bool:
-        end = self._brackets.end(self._held[self._looked_at :])
+        end = self._brackets.end_of_all(self._held)
         if end is None:
-            self._looked_at = len(self._held)
             return False
-        end += self._looked_at
-        name, bracket, _ = self._held.partition("(")
-        arguments = _arguments_of(bracket + self._held[len(name) + 1 : end])
+        name = self._held.partition("(")[0]
+        arguments = _arguments_of(self._held[len(name) : end])
         if arguments is None:
-            return self._no_more(said)
+            return self._not_a_call(said)
         said.add(Call(self.num_calls, name, arguments))
         self.num_calls += 1
         self._held, self._passed, self._state = self._held[end:], "", self._after
@@ -82,21 +63,12 @@ class PythonicReader:
         if found is None:
             return False
         if found.literal is None:
-            return self._no_more(said)
+            return self._not_a_call(said)
         if found.literal == ",":
             self._pass(found.end)
             self._state = self._call
         else:
             self._held = self._held[found.end :]
-        return True
-
-    def _pass(self, end: int) -> None:
-        self._passed += self._held[:end]
-        self._held = self._held[end:]
-
-    def _no_more(self, said: Said) -> bool:
-        said.content += self._passed
-        self._passed, self._state = "", self._text
         return True
 
 

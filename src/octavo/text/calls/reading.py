@@ -1,7 +1,7 @@
 """What readers of tool calls have in common: the text of an answer in, its content and its calls out, as they come."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -76,10 +76,53 @@ class Named:
         return ""
 
 
+class States:
+    """What readers are that wait for more text in one of several states.
+
+    A state is a method. It takes what it can from what is held, and says whether there is more to do.
+    """
+
+    def __init__(self, names: Set[str], start: Callable[[Said], bool]) -> None:
+        """`start` is the state in which the text begins."""
+        self._names = names
+        self._state = start
+        self._held = ""
+        self._passed = ""
+        """Text of a call that may turn out to be none."""
+        self._brackets = Brackets()
+        self.num_calls = 0
+
+    def push(self, text: str) -> Said:
+        said = Said()
+        self._held += text
+        while self._held and self._state(said):
+            pass
+        return said
+
+    def _text(self, said: Said) -> bool:
+        """The state in which all is content."""
+        said.content += self._held
+        self._held = ""
+        return False
+
+    def _pass(self, end: int, since: int = 0) -> None:
+        self._passed += self._held[since:end]
+        self._held = self._held[end:]
+
+    def _pass_space(self) -> None:
+        self._pass(len(self._held) - len(self._held.lstrip()))
+
+    def _not_a_call(self, said: Said) -> bool:
+        """What was passed is content, and what follows may be anything."""
+        said.content += self._passed
+        self._passed, self._state = "", self._text
+        return True
+
+
 class Brackets:
     """Finds where brackets that are open are closed again, in text that comes in pieces: what is in quotes is none."""
 
-    __slots__ = ("_depth", "_escaped", "_quote", "_quotes")
+    __slots__ = ("_depth", "_escaped", "_looked_at", "_quote", "_quotes")
 
     def __init__(self, quotes: str = '"', depth: int = 0) -> None:
         """`depth`: how many are open before the text."""
@@ -87,6 +130,7 @@ class Brackets:
         self._depth = depth
         self._quote = ""
         self._escaped = False
+        self._looked_at = 0
 
     def end(self, text: str) -> int | None:
         """Where in this piece the text behind the last closing bracket begins; None where it is not in it."""
@@ -104,6 +148,12 @@ class Brackets:
                 if self._depth <= 0:
                     return place + 1
         return None
+
+    def end_of_all(self, text: str) -> int | None:
+        """The same for all pieces so far, joined. Only what is new in them is looked at."""
+        start, self._looked_at = self._looked_at, len(text)
+        end = self.end(text[start:])
+        return None if end is None else start + end
 
     def _in_quotes(self, character: str) -> None:
         if character == "\\":
