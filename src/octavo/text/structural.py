@@ -19,22 +19,11 @@ def structural_source(tag: Any) -> str:
     return source("\n".join([f"start: {start}", *rules.written, _TEXT]))
 
 
-def tagged(tags: Sequence[tuple[str, str, str]], triggers: Sequence[str]) -> str:
-    """The source of free text in which a trigger can only be the beginning of a tag.
-
-    A tag is (begin, term, end), its term in Lark's notation; each begins with one of the triggers.
-    """
-    rules = _Rules()
-    groups = rules.groups(tags, triggers)
-    return source("\n".join([f"start: {groups}* TEXT", *rules.written, _TEXT]))
-
-
 def _older(tag: Mapping[str, Any]) -> Mapping[str, Any]:
-    structures = _list(tag, "structures", "it")
-    _list(tag, "triggers", "it")
+    structures, triggers = _list(tag, "structures", "it"), _list(tag, "triggers", "it")
     return {
         "type": "triggered_tags",
-        "triggers": tag.get("triggers"),
+        "triggers": triggers,
         "tags": [
             {
                 "begin": _text(each, "begin", "a structure"),
@@ -122,10 +111,9 @@ def _any_text(rules: _Rules, given: Mapping[str, Any], where: str, last: bool) -
 
 def _sequence(rules: _Rules, given: Mapping[str, Any], where: str, last: bool) -> str:
     elements = _list(given, "elements", where)
-    ends = range(1, len(elements) + 1)
     terms = [
         rules.term(each, f"{where}.elements", last=last and place == len(elements))
-        for place, each in zip(ends, elements, strict=True)
+        for place, each in enumerate(elements, 1)
     ]
     return f"({' '.join(terms)})"
 
@@ -155,8 +143,8 @@ def _triggered(rules: _Rules, given: Mapping[str, Any], where: str, last: bool) 
 
 
 def _separated(rules: _Rules, given: Mapping[str, Any], where: str, last: bool) -> str:
-    tags = [rules.tag(each, f"{where}.tags") for each in _list(given, "tags", where)]
-    one = rules.add("tag", " | ".join(f"{quoted(begin)} {term} {end}" for begin, term, end in tags))
+    tags = [_tag(rules, each, f"{where}.tags", False) for each in _list(given, "tags", where)]
+    one = rules.add("tag", " | ".join(tags))
     more = "" if given.get("stop_after_first") else f"({quoted(_text(given, 'separator', where))} {one})*"
     return f"({one} {more})" + ("" if given.get("at_least_one") else "?")
 
