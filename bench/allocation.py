@@ -7,21 +7,22 @@ drawn with a fixed seed from shapes like theirs. Everything follows from the len
 
 import argparse
 import csv
-import heapq
 import random
 import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from policy import answer
+from traces import TRACES
+
 from octavo.core.events import Finished, Preempted
-from octavo.core.plan import ScoredToken, StepPlan, StepResult, WorkResult
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import Limits
 
-TRACES = Path(__file__).parents[2] / "shared" / "traces"
 STEP_S, TOKEN_S = 0.010, 0.0002
 """What a step costs: a fixed part, and for each token that it computes."""
 COUNT = 400
@@ -107,20 +108,19 @@ def serve(load: Load, manager: str, block_size: int = 16, *, caching: bool = Fal
         block_manager=manager,
     )
     one = Scheduler(limits)
-    due = [(i // load.burst * load.gap_s, i) for i in range(len(load.lengths))]
-    heapq.heapify(due)
-    answers = {f"r{i}": answer for i, (_, answer) in enumerate(load.lengths)}
     arrived = {f"r{i}": i // load.burst * load.gap_s for i in range(len(load.lengths))}
+    lengths = dict(zip(arrived, load.lengths, strict=True))
+    due = deque(enumerate(arrived))
     now, took, lost, preemptions = 0.0, [], 0, 0
     shares: list[tuple[float, float, float]] = []
     while due or one.has_work:
         if not one.has_work:
-            now = max(now, due[0][0])
-        while due and due[0][0] <= now:
-            _, i = heapq.heappop(due)
-            prompt = tuple((i * 7919 + j) % 999 for j in range(load.lengths[i][0]))
+            now = max(now, arrived[due[0][1]])
+        while due and arrived[due[0][1]] <= now:
+            i, name = due.popleft()
+            prompt = tuple((i * 7919 + j) % 999 for j in range(lengths[name][0]))
             params = SamplingParams(max_tokens=min(MOST, 8191 - len(prompt)), temperature=0.0)
-            one.submit(Request(request_id=f"r{i}", prompt=prompt, params=params), now)
+            one.submit(Request(request_id=name, prompt=prompt, params=params), now)
         plan = one.plan(now)
         now += STEP_S + TOKEN_S * plan.num_tokens
         events = one.commit(plan, answer(plan), now)
@@ -130,7 +130,7 @@ def serve(load: Load, manager: str, block_size: int = 16, *, caching: bool = Fal
             elif isinstance(event, Preempted):
                 preemptions, lost = preemptions + 1, lost + event.tokens_lost
         for choice in list(one.roster.running):  # what ends an answer: its length in the trace
-            if len(choice.tokens) - choice.prompt_len >= answers[choice.request_id]:
+            if len(choice.tokens) - choice.prompt_len >= lengths[choice.request_id][1]:
                 one.cancel(choice.request_id, now)
                 took.append(now - arrived[choice.request_id])
         if one.roster.waiting:
@@ -148,13 +148,6 @@ def measure(one: Scheduler) -> tuple[float, float, float]:
     contiguous = sum(choice.max_len for choice in one.roster.running)
     held = tokens + pool.num_cached * size
     return tokens / (pool.num_leased * size or 1), held / (pool.num_blocks * size), tokens / (contiguous or 1)
-
-
-def answer(plan: StepPlan) -> StepResult:
-    token = ScoredToken(5)
-    return StepResult(
-        plan.step, tuple([WorkResult(w.request_id, w.choice, (token,) * len(w.samples)) for w in plan.work])
-    )
 
 
 def page() -> str:
