@@ -58,14 +58,15 @@ class Compiler:
             if guide is not None:
                 self._kept.move_to_end(output)
                 return guide.fork()
-        guide = self._compile(output)
+        guide = self.fresh(output)
         with self._lock:
             self._kept[output] = guide
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
             return guide.fork()
 
-    def _compile(self, output: StructuredOutput) -> "LLGuide":
+    def fresh(self, output: StructuredOutput) -> "LLGuide":
+        """The same, compiled now and not kept. Raises GrammarError."""
         limits = llguidance.LLParserLimits(**_LIMITS)
         matcher = llguidance.LLMatcher(self._vocabulary, source_of(output), log_level=0, limits=limits)
         if matcher.is_error():

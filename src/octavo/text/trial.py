@@ -199,7 +199,7 @@ def _begun(guide: "LLGuide") -> str | None:
 def _answer(compiler: "Compiler", line: bytes) -> None:
     kind, text = json.loads(line)
     try:
-        verdict = _begun(compiler.compile(StructuredOutput(Structure(kind), text)))
+        verdict = _begun(compiler.fresh(StructuredOutput(Structure(kind), text)))
     except GrammarError as error:
         verdict = str(error)
     print(json.dumps(verdict), flush=True)
