@@ -1,26 +1,23 @@
 """Bit-identity: whatever runs beside a request, and however it is cut, cached, preempted or spread over threads, its
 tokens and their logprobs are the same floats."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo import boot
-from octavo.backends.cpu.isa import candidates
-from octavo.config.sources import from_keywords
 from octavo.core.events import Admitted, Drafted, Event, Preempted
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.loop import Order, Replica
-from octavo.loaders import open_checkpoint
+from tests.contract.implementations import ISAS
 from tests.engine.script import Script, play
+from tests.system.replicas import opened
 
-ISAS = [candidate.name for candidate in candidates() if candidate.accepted]
 SLOW_ISAS = {"scalar"} if len(ISAS) > 1 else set[str]()
 """An oracle in no hurry. Where it is not the only one, a commit waits for one test of it, and the others are slow."""
 
@@ -71,14 +68,8 @@ def others(count: int, length: int = 0, new: int = 6) -> list[Request]:
     ]
 
 
-@contextmanager
-def replica(model: Path, isa: str, **options: Any) -> Iterator[Replica]:
-    config = from_keywords(**{"model": str(model), "isa": isa, "max_model_len": 256, "max_num_seqs": 17} | options)
-    built = boot.build_replica(config, open_checkpoint(model), lambda _: None)
-    try:
-        yield built
-    finally:
-        built.backend.close()
+def replica(model: Path, isa: str, **options: Any) -> AbstractContextManager[Replica]:
+    return opened(model, **{"isa": isa, "max_model_len": 256, "max_num_seqs": 17} | options)
 
 
 Answers = list[list[ScoredToken]]
@@ -204,7 +195,7 @@ def test_the_oracle_in_one_go(default_model):
     alone = each_alone(default_model, isa)
     assert [first.scored(request.request_id) for request in asked(size, "before")] == alone
     assert answers(second, size) == alone
-    assert [event.cached_tokens for event in second.events if isinstance(event, Admitted)] == [16, 16]
+    assert hits(second) == [16, 16]
 
 
 FORMATS = [("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float16")]

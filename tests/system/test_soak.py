@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from octavo import boot
-from octavo.config.sources import from_keywords
 from octavo.core.audit import audit
 from octavo.core.events import Admitted, Drafted, Event, Finished, Generated, Preempted, Refused, Tiered
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import FinishReason, RequestId
 from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
-from octavo.loaders import open_checkpoint
 from tests.engine.script import play
+from tests.system.replicas import opened
 
 MOST_AT_ONCE = 24
 AUDIT_EVERY = 50
@@ -119,10 +117,8 @@ class Crowd:
 
 
 def alone(model: Path, kinds: Sequence[Request]) -> dict[RequestId, Answer]:
-    config = from_keywords(model=str(model), max_model_len=256, enable_prefix_caching=False)
-    built = boot.build_replica(config, open_checkpoint(model), lambda _: None)
-    try:
-        found: dict[RequestId, Answer] = {}
+    found: dict[RequestId, Answer] = {}
+    with opened(model, max_model_len=256, enable_prefix_caching=False) as built:
         for kind in kinds:
             answer: Answer = {}
             for event in play(built, [kind]).events:
@@ -130,9 +126,7 @@ def alone(model: Path, kinds: Sequence[Request]) -> dict[RequestId, Answer]:
                 if isinstance(event, Generated):
                     answer.setdefault(event.choice, []).extend(token.token for token in event.tokens)
             found[kind.request_id] = answer
-        return found
-    finally:
-        built.backend.close()
+    return found
 
 
 POOLS = {
@@ -147,17 +141,13 @@ def soak(model: Path, num_requests: int, num_kinds: int, **options: object) -> C
     kinds = variants(rng, num_kinds)
     expected = alone(model, kinds)
     small = {"num_blocks": 30, "max_model_len": 120, "max_num_seqs": 12, "max_num_batched_tokens": 64}
-    config = from_keywords(**{"model": str(model), **small, **options})
-    built = boot.build_replica(config, open_checkpoint(model), lambda _: None)
-    try:
+    with opened(model, **small, **options) as built:
         crowd = Crowd(rng, kinds, expected, num_requests, built)
         EngineLoop(built).run(crowd)
         load = built.scheduler.load()
         assert (load.blocks_leased, load.num_running, load.num_waiting, crowd.live) == (0, 0, 0, {})
         assert load.blocks_blank + load.blocks_cached == small["num_blocks"]
         assert audit(built.scheduler) == ()
-    finally:
-        built.backend.close()
     assert crowd.counts[Admitted.__name__] >= num_requests * 0.8
     return crowd
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo.core.events import Admitted, Preempted
+from octavo.core.events import Preempted
 from octavo.engine.loop import EngineLoop
 from tests.engine.script import play
 from tests.system.serving import MODEL, Served, serving
-from tests.system.test_bits import FAST, ISAS, Answers, answers, asked, each_alone, others, replica
+from tests.system.test_bits import FAST, ISAS, Answers, answers, asked, each_alone, hits, others, replica
 
 ISA = ISAS[0]
 TIGHT = {"num_blocks": FAST.tight_blocks, "max_model_len": 16 * FAST.tight_blocks}
@@ -56,9 +56,7 @@ def test_another_process_reads_what_the_last_one_left(default_model, alone, tmp_
         assert built.offload is not None
         built.scheduler.note(built.offload.reports(20.0), 0.0)
         script = play(built, asked(FAST))
-    assert [event.cached_tokens for event in script.events if isinstance(event, Admitted)] == [
-        FAST.length // 16 * 16
-    ] * 2
+    assert hits(script) == [FAST.length // 16 * 16] * 2
     assert answers(script, FAST) == alone
 
 

@@ -8,21 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo import boot
-from octavo.backends.cpu.isa import candidates
-from octavo.config.sources import from_keywords
 from octavo.core.audit import audit
 from octavo.core.events import Admitted, Drafted, Preempted
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.loop import Replica
-from octavo.loaders import open_checkpoint
 from octavo.models.windows import Windows
+from tests.contract.implementations import ISAS
 from tests.engine.script import Script, play
+from tests.system.replicas import opened
 from tests.tiny import make_tiny, write_directory
 
-ISAS = [candidate.name for candidate in candidates() if candidate.accepted]
 BLOCK, WINDOW = 8, 20
 MIXED: Windows = (None, WINDOW, WINDOW, WINDOW)
 """One group with full attention and three with a window, of one layer each."""
@@ -41,14 +38,10 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def replica(model: Path, **options: Any) -> Iterator[Replica]:
-    config = from_keywords(**{"model": str(model), "block_size": BLOCK, "max_num_seqs": 8} | options)
-    built = boot.build_replica(config, open_checkpoint(model), lambda _: None)
-    try:
+    with opened(model, **{"block_size": BLOCK, "max_num_seqs": 8} | options) as built:
         yield built
         assert audit(built.scheduler) == ()
         assert built.scheduler.load().blocks_leased == 0
-    finally:
-        built.backend.close()
 
 
 def text(seed: int, length: int) -> tuple[int, ...]:
