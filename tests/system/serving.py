@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from openai import OpenAI
@@ -29,6 +30,12 @@ class Served:
 
     def client(self) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+    def children(self, word: bytes) -> list[int]:
+        """Its processes whose command line has this word. Each thread has children of its own."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        return [child for child in children if word in Path(f"/proc/{child}/cmdline").read_bytes()]
 
     def words(self) -> str:
         """All that it has logged so far."""

@@ -18,16 +18,8 @@ SMALL = ("--max-model-len", "512", "--max-num-seqs", "4")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds children in /proc")
 
 
-def engine_of(server: Served) -> int:
-    """The process whose command line says engine, among the server's children."""
-    return child_of(server, b"engine")
-
-
 def child_of(server: Served, word: bytes) -> int:
-    """Threads have children too."""
-    tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
-    children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    (found,) = [child for child in children if word in Path(f"/proc/{child}/cmdline").read_bytes()]
+    (found,) = server.children(word)
     return found
 
 
@@ -41,7 +33,7 @@ def test_a_killed_engine_ends_streams_and_server(default_model: Path) -> None:
     with serving(str(default_model), *SMALL) as server:
         answer = iter(stream(server, 400))
         next(answer)
-        os.kill(engine_of(server), signal.SIGKILL)
+        os.kill(child_of(server, b"engine"), signal.SIGKILL)
         with pytest.raises(openai.APIError, match="SIGKILL"):
             list(answer)
         assert server.process.wait(EXIT_S) == 1
@@ -53,7 +45,7 @@ def test_a_killed_engine_is_replaced_where_that_is_asked_for(default_model: Path
     with serving(str(default_model), *SMALL, "--on-engine-failure", "restart") as server, server.client() as client:
         answer = iter(stream(server, 400))
         next(answer)
-        os.kill(engine_of(server), signal.SIGKILL)
+        os.kill(child_of(server, b"engine"), signal.SIGKILL)
         with pytest.raises(openai.APIError, match="SIGKILL"):
             list(answer)
         meanwhile = httpx.post(f"{server.url}/v1/completions", json={"prompt": "The sea", "max_tokens": 1})
@@ -76,7 +68,7 @@ def test_a_server_that_ended_leaves_no_engine_and_no_trial(default_model: Path, 
     with serving(str(default_model), *SMALL) as server:
         next(iter(stream(server, 400)))
         server.client().completions.create(model=MODEL, prompt="Well?", extra_body=CHOICE)
-        left = [os.pidfd_open(pid) for pid in (engine_of(server), child_of(server, b"trial"))]
+        left = [os.pidfd_open(pid) for pid in (child_of(server, b"engine"), child_of(server, b"trial"))]
         server.process.send_signal(number)
         for process in left:
             assert select.select([process], [], [], EXIT_S)[0]

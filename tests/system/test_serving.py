@@ -143,17 +143,11 @@ def test_a_port_in_use_is_said(server: Served, default_model: Path) -> None:
 
 def test_the_engine_dies_with_its_server_and_the_server_ends_well(default_model: Path) -> None:
     with serving(str(default_model), "--max-model-len", "1024") as server:
-        engines = engine_processes(server.process.pid)
+        engines = server.children(b"\0engine\0")
         assert len(engines) == 1
         server.process.terminate()
         assert server.process.wait(EXIT_S) == 0
     assert not [pid for pid in engines if os.path.exists(f"/proc/{pid}")]
-
-
-def engine_processes(parent: int) -> list[int]:
-    """The children of `parent` that are engines."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in children if b"\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_tools_through_the_client_of_openai(server: Served) -> None:
