@@ -197,15 +197,17 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     limits = _limits(config, checkpoint, plan)
     facts = _facts(config, checkpoint, loaded, plan, backend)
     below = _lower_tier(config, checkpoint, backend, facts) if config.cache.kv_offload_bytes else None
-    tier = None if below is None else below.tier
+    if below is not None:
+        backend, facts = below.backend, _with_tier(facts, below)
+    tier = below and below.tier
     scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, block_hash=block_hash, tier=tier)
     return Replica(
         scheduler,
-        with_fault(backend if below is None else below.backend, fault),
-        facts if below is None else _with_tier(facts, below),
+        with_fault(backend, fault),
+        facts,
         compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size),
         config.engine.audit,
-        None if below is None else below.offload,
+        below and below.offload,
     )
 
 
