@@ -140,6 +140,11 @@ class Streamed:
         return [(each["finish_reason"], each["stop_reason"]) for each in self.choices(index) if each["finish_reason"]]
 
 
+def as_(key: str) -> dict[str, dict[str, str]]:
+    """What a request is sent with by whoever has this key."""
+    return {"headers": {"authorization": f"Bearer {key}"}}
+
+
 def parse_events(status: int, headers: httpx.Headers, text: str) -> Streamed:
     streamed = Streamed(status, headers, body=text)
     if not headers["content-type"].startswith("text/event-stream"):

@@ -11,7 +11,7 @@ import pytest
 from octavo.config.schema import CacheConfig, Config, ModelConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.pinning import PATH
-from tests.server.site import BLOCK_SIZE, NUM_BLOCKS, Gate, Site, running
+from tests.server.site import BLOCK_SIZE, NUM_BLOCKS, Gate, Site, as_, running
 from tests.server.test_cache import computed, details, while_stepping
 from tests.server.test_errors import error_of
 
@@ -39,10 +39,6 @@ def shared(checkpoint: Checkpoint, tmp_path: Path) -> Iterator[Site]:
     server = ServerConfig(port=0, tenants=str(file))
     with running(checkpoint, Config(model=ModelConfig(model="tiny"), server=server)) as site:
         yield site
-
-
-def as_(key: str) -> dict[str, Any]:
-    return {"headers": {"authorization": f"Bearer {key}"}}
 
 
 def refused(response: httpx.Response, status: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import ROUTES
 from octavo.server.auth import FOR_ALL, OPEN_PATHS, OWN
 from octavo.server.tallies import MOST_NAMED
-from tests.server.site import BLOCK_SIZE, MAX_MODEL_LEN, Gate, Site, backend_of, running
+from tests.server.site import BLOCK_SIZE, MAX_MODEL_LEN, Gate, Site, as_, backend_of, running
 from tests.server.test_connections import in_thread
 from tests.server.test_errors import error_of
 
@@ -33,10 +33,6 @@ tenants:
   slow: {{keys: [slow], priority: 7, highest_priority: 5}}
   staff: {{keys: [staff], operator: true}}
 """
-
-
-def as_(key: str) -> dict[str, dict[str, str]]:
-    return {"headers": {"authorization": f"Bearer {key}"}}
 
 
 def ask(site: Site, key: str, **fields: Any) -> httpx.Response:
