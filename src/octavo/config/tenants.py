@@ -131,6 +131,11 @@ def read_keys(config: Config) -> Keys:
     return MappingProxyType(keys)
 
 
+def num_tenants(keys: Keys) -> int:
+    """Those that have a name."""
+    return len({tenant.name for tenant in keys.values() if tenant.name})
+
+
 def _check_policy(file: Path, tenant: Tenant, policy: str) -> None:
     """A setting that the scheduler does not look at would be a promise that nobody keeps."""
     if policy != "priority" and (tenant.rules.priority or tenant.rules.most_urgent):

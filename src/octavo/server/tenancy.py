@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from octavo.config.schema import Config, ConfigError
-from octavo.config.tenants import NOBODY, Tenant, read_keys
+from octavo.config.tenants import NOBODY, Tenant, num_tenants, read_keys
 from octavo.control.quota import Account, Shortage
 from octavo.engine.clock import now
 from octavo.server.auth import KeyGuard
@@ -44,8 +44,7 @@ class Tenancy:
                 self._accounts[tenant.name] = Account(tenant.rules, now())
             else:
                 account.adopt(tenant.rules, now())
-        num_tenants = len({tenant.name for tenant in keys.values() if tenant.name})
-        log.info("read %s again: %d tenants", self._config.server.tenants, num_tenants)
+        log.info("read %s again: %d tenants", self._config.server.tenants, num_tenants(keys))
 
     def admit(self, exchange: Exchange) -> None:
         """Finds out whose request this is. Raises ApiError 401."""

@@ -21,7 +21,7 @@ from octavo.config import Config
 from octavo.config.address import near
 from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
 from octavo.config.sources import Resolved
-from octavo.config.tenants import read_keys
+from octavo.config.tenants import num_tenants, read_keys
 from octavo.engine.client import EngineState
 from octavo.loaders.hub import local_path
 from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model, names_of
@@ -161,9 +161,8 @@ def check_keys(config: Config) -> Finding:
     from octavo.server.lifecycle import is_public
 
     keys = read_keys(config)
-    tenants = {tenant.name for tenant in keys.values() if tenant.name}
     if keys:
-        return Finding(State.OK, f"{len(keys)} keys, {len(tenants)} tenants")
+        return Finding(State.OK, f"{len(keys)} keys, {num_tenants(keys)} tenants")
     if is_public(config.server.host):
         text = f"no key is asked for, and other machines can reach {config.server.host}: set --api-key or --tenants"
         return Finding(State.WARNING, text)
