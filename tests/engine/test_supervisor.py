@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import uvloop
@@ -131,28 +130,26 @@ def test_several_in_a_row_that_do_not_start_end_it(plan: Plan) -> None:
     with_row(story, Plan(), plan)
 
 
-def test_pauses_grow_in_a_row_of_deaths_and_a_steady_engine_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    sleep = asyncio.sleep
-
-    async def noted(seconds: float, *rest: Any) -> None:
-        pauses.append(seconds)
-        await sleep(0)
+def test_pauses_grow_in_a_row_of_deaths_and_a_steady_engine_ends_the_row(caplog: pytest.LogCaptureFixture) -> None:
+    pauses_s = (0.0, 0.001, 0.002)
 
     async def deaths(row: Row, number: int) -> None:
         for _ in range(number):
             await row.client.wait_ready()
             row.kill()
             while row.client.state is EngineState.READY:
-                await sleep(0.001)
+                await asyncio.sleep(0.001)
         await row.client.wait_ready()
 
-    monkeypatch.setattr("octavo.engine.supervisor.asyncio.sleep", noted)
-    with_row(lambda row: deaths(row, 4), patience=Patience(pauses_s=(0, 1, 2)))
-    assert pauses == [0, 1, 2, 2]
-    pauses.clear()
-    with_row(lambda row: deaths(row, 3), patience=Patience(pauses_s=(0, 1, 2), steady_s=0))
-    assert pauses == [0, 0, 0]
+    def announced() -> list[float]:
+        told = [record.args for record in caplog.records if "another one is started in" in record.msg]
+        caplog.clear()
+        return [args[0] for args in told if isinstance(args, tuple)]
+
+    with_row(lambda row: deaths(row, 4), patience=Patience(pauses_s=pauses_s))
+    assert announced() == [0.0, 0.001, 0.002, 0.002]
+    with_row(lambda row: deaths(row, 3), patience=Patience(pauses_s=pauses_s, steady_s=0))
+    assert announced() == [0.0, 0.0, 0.0]
 
 
 def test_closing_it_while_an_engine_starts_leaves_none() -> None:
