@@ -101,7 +101,7 @@ def sampler_params(params: SamplingParams, num_stop_ids: int) -> SamplingParams:
     if params.use_beam_search:
         most = max(num_candidates(params.width, num_stop_ids), params.logprobs or 0)
         return replace(params, temperature=0.0, logprobs=most)
-    if params.width > params.n and params.logprobs is None:
+    if params.ranks_samples and params.logprobs is None:
         return replace(params, logprobs=0)
     return params
 

@@ -103,6 +103,11 @@ class SamplingParams:
         return self.n if self.use_beam_search else self.width
 
     @property
+    def ranks_samples(self) -> bool:
+        """Whether more samples are drawn than are answered with, so that the likeliest are kept."""
+        return self.num_choices > self.n
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 

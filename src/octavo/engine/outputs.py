@@ -106,7 +106,7 @@ class Gathering:
         self._streams = [TextStream(tokenizer, params) for _ in range(params.num_choices)]
         self._ended: set[int] = set()
         self._stopped_here: list[int] = []
-        ranked = params.use_beam_search or params.width > params.n
+        ranked = params.use_beam_search or params.ranks_samples
         total = 0.0 if ranked or params.logprobs is not None else None
         logprobs = params.logprobs is not None
         self.output = RequestOutput(
@@ -186,7 +186,7 @@ class Gathering:
 
     def _keep_best(self) -> None:
         """Of more choices than were asked for, those with the highest sum of logprobs, best first."""
-        if self._params.num_choices > self._params.n:
+        if self._params.ranks_samples:
             ranked = sorted(self.output.outputs, key=lambda choice: -(choice.cumulative_logprob or 0.0))
             self.output.outputs = ranked[: self._params.n]
             for index, choice in enumerate(self.output.outputs):

@@ -52,7 +52,7 @@ class Answer:
         self._eos = frozenset(tokenizer.eos_token_ids)
         self._logprobs = params.logprobs is not None
         self._params = params
-        self._ranks = params.num_choices > params.n
+        self._ranks = params.ranks_samples
         self._plain = not (self._logprobs or return_ids or self._ranks)
         self._return_ids = return_ids
         self._open = params.num_choices
