@@ -18,7 +18,7 @@ import traces
 
 from octavo.core.eviction import EVICTIONS, Eviction, Leaves
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import HASHES, KeyChain, root_key
+from octavo.core.hashing import HASHES, KeyChain, new_chain
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
@@ -111,7 +111,7 @@ GROUPS = KvGroups(block_size=1)
 
 
 def chain_of(request: traces.Request) -> KeyChain:
-    chain = KeyChain(HASHES["blake2b"], root_key(HASHES["blake2b"], b"", b""), 1)
+    chain = new_chain(HASHES["blake2b"], 1)
     chain.extend(request.prompt + request.output)
     return chain
 

@@ -3,7 +3,7 @@
 import pytest
 
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import HASHES, KeyChain, root_key
+from octavo.core.hashing import HASHES, KeyChain, new_chain
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import PrefixIndex
@@ -23,7 +23,7 @@ class Arena:
         return lease
 
     def chain(self, tokens: list[int], namespace: bytes = b"") -> KeyChain:
-        chain = KeyChain(HASHES["sha256"], root_key(HASHES["sha256"], namespace, b"model"), self.size)
+        chain = new_chain(HASHES["sha256"], self.size, namespace, b"model")
         chain.extend(tokens)
         return chain
 

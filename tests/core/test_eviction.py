@@ -4,7 +4,7 @@ import pytest
 
 from octavo.core.eviction import EVICTIONS, Adaptive, Ghosts, Leaves, S3Fifo
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import HASHES, KeyChain, root_key
+from octavo.core.hashing import HASHES, new_chain
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
@@ -26,7 +26,7 @@ class Shop:
         return num_hit
 
     def open(self, *tokens: int) -> tuple[Lease, int]:
-        chain = KeyChain(HASHES["sha256"], root_key(HASHES["sha256"], b"", b""), 1)
+        chain = new_chain(HASHES["sha256"], 1)
         chain.extend(tokens)
         hit = self.index.match(chain)
         lease = Lease.on_hit(self.pool, self.index, GROUPS, hit, len(hit))

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.core.hashing import CBOR, HASHES, BlockHash, KeyChain, root_key
+from octavo.core.hashing import CBOR, HASHES, BlockHash, KeyChain, new_chain, root_key
 from octavo.core.lease import Lease
 from tests.core.replica import one_bit
 from tests.core.test_allocator import Arena
@@ -23,7 +23,7 @@ ALL_HASHES = {**HASHES, "xxh3_128": BlockHash(xxhash.xxh3_128_digest)}
 @pytest.mark.parametrize("name", ALL_HASHES)
 def test_a_key_names_all_the_tokens_up_to_the_end_of_its_block(name: str) -> None:
     def keys(tokens: list[int], namespace: bytes = b"", fingerprint: bytes = b"") -> list[bytes]:
-        chain = KeyChain(ALL_HASHES[name], root_key(ALL_HASHES[name], namespace, fingerprint), 4)
+        chain = new_chain(ALL_HASHES[name], 4, namespace, fingerprint)
         chain.extend(tokens)
         return chain.keys
 
@@ -41,7 +41,7 @@ def test_a_key_names_all_the_tokens_up_to_the_end_of_its_block(name: str) -> Non
 
 def keys_of(name: str) -> list[str]:
     """Of the tokens 1, 258, 70000, 23 in blocks of two, for the namespace `ns` and the model `model`."""
-    chain = KeyChain(ALL_HASHES[name], root_key(ALL_HASHES[name], b"ns", b"model"), 2)
+    chain = new_chain(ALL_HASHES[name], 2, b"ns", b"model")
     chain.extend([1, 258, 70_000, 23, 5])
     return [key.hex() for key in (chain.under(0), *chain.keys)]
 
@@ -101,7 +101,7 @@ def test_cbor_of_a_long_block_and_a_long_namespace() -> None:
 def test_tokens_are_compared_on_every_hit_whatever_the_hash(name: str) -> None:
     """An entry that lies under the key of other tokens, as a collision would leave it, is not hit, nor what follows."""
     arena = Arena(4, 4)
-    chain = KeyChain(ALL_HASHES[name], root_key(ALL_HASHES[name], b"", b""), 4)
+    chain = new_chain(ALL_HASHES[name], 4)
     chain.extend(TOKENS[:8])
     lease = arena.lease(8)
     lease.publish(chain, 8)
@@ -115,8 +115,7 @@ def test_tokens_are_compared_on_every_hit_whatever_the_hash(name: str) -> None:
 
 @given(tokens=st.lists(st.integers(0, 1), max_size=20), cuts=st.lists(st.integers(0, 20), max_size=4))
 def test_a_chain_is_the_same_however_it_grew(tokens: list[int], cuts: list[int]) -> None:
-    root = root_key(HASHES["sha256"], b"", b"")
-    grown, whole = KeyChain(HASHES["sha256"], root, 3), KeyChain(HASHES["sha256"], root, 3)
+    grown, whole = new_chain(HASHES["sha256"], 3), new_chain(HASHES["sha256"], 3)
     for cut in sorted(cuts):
         grown.extend(tokens[:cut])
     grown.extend(tokens)

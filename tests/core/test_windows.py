@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from octavo.core.budget import most_tokens, worst_case_blocks
 from octavo.core.events import Admitted, Stepped
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import HASHES, KeyChain, root_key
+from octavo.core.hashing import HASHES, KeyChain, new_chain
 from octavo.core.lease import Lease
 from octavo.core.misses import MissReason
 from octavo.core.pool import BlockPool
@@ -26,7 +26,7 @@ class Arena:
         self.pool, self.index = BlockPool(num_blocks), PrefixIndex(self.groups)
 
     def chain(self, tokens: list[int]) -> KeyChain:
-        chain = KeyChain(HASHES["sha256"], root_key(HASHES["sha256"], b"", b""), 2)
+        chain = new_chain(HASHES["sha256"], 2)
         chain.extend(tokens)
         return chain
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.core.eviction import EVICTIONS, Adaptive, Eviction, Gdsf, S3Fifo
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import HASHES, KeyChain, root_key
+from octavo.core.hashing import HASHES, new_chain
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
@@ -272,7 +272,7 @@ class Traffic:
             self.index.forget(block)
 
     def ask(self, tokens: list[int], blind: bool) -> None:
-        chain = KeyChain(HASHES["sha256"], root_key(HASHES["sha256"], b"", b""), 1)
+        chain = new_chain(HASHES["sha256"], 1)
         chain.extend(tokens)
         hit = () if blind else self.index.match(chain)
         lease = Lease.on_hit(self.pool, self.index, GROUPS, hit, len(hit))

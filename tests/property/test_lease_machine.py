@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import HASHES, BlockHash, KeyChain, root_key
+from octavo.core.hashing import HASHES, BlockHash, KeyChain, new_chain
 from octavo.core.lease import Lease
 from octavo.core.pool import BlockPool
 from octavo.core.prefix import CachedBlock, PrefixIndex
@@ -55,7 +55,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(target=sequences, tokens=TOKENS, again=st.booleans())
     def open(self, tokens: list[int], again: bool) -> Sequence:
         """A sequence that starts on what is cached of `tokens`, and computes the last cached token `again` or not."""
-        chain = KeyChain(self.block_hash, root_key(self.block_hash, b"", b""), self.size)
+        chain = new_chain(self.block_hash, self.size)
         chain.extend(tokens)
         before = self._state()
         hit = self.index.match(chain)
@@ -255,7 +255,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def _correct_chain(self, sequence: Sequence) -> None:
         """A chain hashes the tokens that were planned; only those that were written may be published."""
-        sequence.chain = KeyChain(self.block_hash, root_key(self.block_hash, b"", b""), self.size)
+        sequence.chain = new_chain(self.block_hash, self.size)
         sequence.chain.extend(sequence.tokens)
 
     def _free(self) -> tuple[int, int]:

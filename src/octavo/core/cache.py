@@ -8,7 +8,7 @@ from octavo.core.claims import Claims
 from octavo.core.events import BlockEvicted, BlockStored, Event, PrefixPinned, PrefixUnpinned, Tiered
 from octavo.core.eviction import NewEviction
 from octavo.core.groups import KvGroups
-from octavo.core.hashing import BlockHash, KeyChain, root_key
+from octavo.core.hashing import BlockHash, KeyChain, new_chain
 from octavo.core.lease import Lease
 from octavo.core.misses import History, Miss, MissReason, Sought, why_missed
 from octavo.core.pins import Pin, PinOutcome, Pins, PinWish
@@ -98,7 +98,7 @@ class KvCache:
         if not self._enabled:
             self._num_chains += 1
             namespace = b"%d of %s" % (self._num_chains, namespace)
-        return KeyChain(self._block_hash, root_key(self._block_hash, namespace, self._fingerprint), self._block_size)
+        return new_chain(self._block_hash, self._block_size, namespace, self._fingerprint)
 
     def new_lease(self, hit: Sequence[CachedBlock] = (), num_slots: int = 0) -> Lease:
         """A lease on the blocks of a hit, with the first `num_slots` slots in use."""

@@ -145,3 +145,8 @@ class KeyChain:
         twin.keys = self.keys.copy()
         twin.pieces = self.pieces.copy()
         return twin
+
+
+def new_chain(block_hash: BlockHash, block_size: int, namespace: bytes = b"", fingerprint: bytes = b"") -> KeyChain:
+    """The keys of a sequence that shares blocks within this namespace of this model: none yet."""
+    return KeyChain(block_hash, root_key(block_hash, namespace, fingerprint), block_size)
