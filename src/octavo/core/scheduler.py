@@ -20,11 +20,11 @@ from octavo.core.budget import Later, Need, StepBudget, Terms
 from octavo.core.cache import Hit, KvCache
 from octavo.core.choice import Choice
 from octavo.core.drafting import Drafting
+from octavo.core.endings import Endings
 from octavo.core.events import (
     Admitted,
     Drafted,
     Event,
-    Finished,
     Generated,
     Preempted,
     PromptScored,
@@ -90,6 +90,7 @@ class Scheduler:
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
         self._events: list[Event] = []
+        self._endings = Endings(self.roster, self.cache, self._reservations, self._reception, self._events)
 
     # ---- what is asked and told from outside ----
 
@@ -129,7 +130,7 @@ class Scheduler:
     def give_up(self, request_id: RequestId, message: str, now: float) -> tuple[Event, ...]:
         """Ends a held request whose structured output cannot be had. One that is not held is ignored."""
         if self.roster.held_choice(request_id) is not None:
-            self._end_request(request_id, FinishReason.ERROR, now, message, BAD_STRUCTURE)
+            self._endings.end_request(request_id, FinishReason.ERROR, now, message, BAD_STRUCTURE)
         self.roster.sweep()
         return self._drain(now)
 
@@ -140,9 +141,9 @@ class Scheduler:
         One that ends before the prompt is computed has nothing drawn for it, and the others go on as they would.
         """
         if choice is None:
-            self._end_request(request_id, FinishReason.ABORT, now)
+            self._endings.end_request(request_id, FinishReason.ABORT, now)
         else:
-            self._end_choice(request_id, choice, now)
+            self._endings.end_choice(request_id, choice, now)
         self.roster.sweep()
         return self._drain(now)
 
@@ -416,7 +417,7 @@ class Scheduler:
                 self._keep_foreseen(self._drafting, choice, outcome, now)
                 continue
             if outcome.error is not None:
-                self._end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
+                self._endings.end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
                 continue
             choice.computed += len(work.tokens)
             if choice.computed >= choice.next_full:
@@ -440,7 +441,7 @@ class Scheduler:
         self.in_flight = None
         for choice in self._flight:
             choice.granted = 0
-            self._end_request(choice.request_id, FinishReason.ERROR, now, message)
+            self._endings.end_request(choice.request_id, FinishReason.ERROR, now, message)
         return self._land(0, {}, now)
 
     def _publish(self, choice: Choice) -> None:
@@ -490,7 +491,7 @@ class Scheduler:
             return
         self._events += beams.results(now)
         for seat in beams.seats:
-            self._drop(seat)
+            self._endings.drop(seat)
 
     def _append(self, choice: Choice, sampled: tuple[ScoredToken, ...], now: float) -> None:
         """One more generated token, which may be the last."""
@@ -502,72 +503,20 @@ class Scheduler:
     def _close(self, choice: Choice, token: TokenId, now: float) -> None:
         """Ends a choice whose last token this is."""
         if token in choice.stop_ids:
-            self._finish(choice, FinishReason.STOP, now, stop_token=token)
+            self._endings.finish(choice, FinishReason.STOP, now, stop_token=token)
         elif choice.guide is not None and self._ends_by_form(choice, choice.guide, token, now):
             return
         elif len(choice.tokens) >= choice.max_len:
-            self._finish(choice, FinishReason.LENGTH, now)
+            self._endings.finish(choice, FinishReason.LENGTH, now)
 
     def _ends_by_form(self, choice: Choice, guide: Guide, token: TokenId, now: float) -> bool:
         """Ends a choice whose text is complete with this token, or whose form lets it go no further."""
         guide.accept(token)
         if guide.complete:
-            self._finish(choice, FinishReason.STOP, now)
+            self._endings.finish(choice, FinishReason.STOP, now)
         elif guide.fault is not None:
-            self._end_request(choice.request_id, FinishReason.ERROR, now, guide.fault, BAD_STRUCTURE)
+            self._endings.end_request(choice.request_id, FinishReason.ERROR, now, guide.fault, BAD_STRUCTURE)
         return guide.complete or guide.fault is not None
-
-    def _end_request(
-        self,
-        request_id: RequestId,
-        reason: FinishReason,
-        now: float,
-        message: str | None = None,
-        code: str | None = None,
-    ) -> None:
-        choices = self.roster.unfinished(request_id)
-        beams = choices[0].beams if choices else None
-        for number in [choice.index for choice in choices] if beams is None else beams.numbers:
-            self._events.append(Finished(request_id, number, now, reason, None, message, code))
-        for choice in choices:
-            self._drop(choice)
-
-    def _end_choice(self, request_id: RequestId, index: int, now: float) -> None:
-        choices = self.roster.unfinished(request_id)
-        beams = choices[0].beams if choices else None
-        if beams is not None and beams.numbers == [index]:
-            self._end_request(request_id, FinishReason.ABORT, now)
-            return
-        if beams is not None:
-            self._events += beams.withdraw(index, now)
-            return
-        ending = next((choice for choice in choices if choice.index == index), None)
-        if ending is not None:
-            leader = next((choice for choice in self.roster.requests[request_id] if choice.width > 1), None)
-            heir = None if leader is None else self._leave(leader, index)
-            self._finish(heir or ending, FinishReason.ABORT, now)
-
-    def _leave(self, leader: Choice, index: int) -> Choice | None:
-        """Choice `index` gets no token of the common prompt. Where it is the one that computes it, the next does.
-
-        Returns the choice that took its number, where one did.
-        """
-        leader.draw_for(tuple([other for other in leader.draws_for if other != index]))
-        self._reservations.keep(leader)
-        return self.roster.pass_on(leader, leader.draws_for[0]) if leader.index == index else None
-
-    def _finish(self, choice: Choice, reason: FinishReason, now: float, *, stop_token: TokenId | None = None) -> None:
-        self._events.append(Finished(choice.request_id, choice.index, now, reason, stop_token))
-        self._drop(choice)
-
-    def _drop(self, choice: Choice) -> None:
-        """A choice is over, and what it held is free."""
-        choice.granted = 0
-        self.cache.let_go(choice)
-        self._reception.learn(choice)
-        self.roster.finish(choice)
-        if choice.request_id not in self.roster.requests:
-            self.cache.forget_own(choice.request_id)
 
     def _land(self, num_tokens: int, timings_s: dict[str, float], now: float) -> tuple[Event, ...]:
         """The events of a step that is over, with the gauges as the last one."""
