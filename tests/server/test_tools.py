@@ -96,6 +96,12 @@ def test_a_call_that_is_demanded_comes_as_its_schema_says(tooled: Site, choice: 
         assert first["role"] == "assistant" and first["content"] is None and first["tool_calls"][0]["id"]
 
 
+def test_a_stream_that_says_nothing_at_first_has_each_header_once(tooled: Site) -> None:
+    fields = {"tools": [PING], "tool_choice": "required", "max_tokens": 60, "cache_salt": "fresh"}
+    streamed = tooled.stream(tooled.chat("Go", stream=True, **fields))
+    assert len(streamed.headers.get_list("x-octavo-cache-miss")) == 1
+
+
 def test_calls_beside_each_other_and_stops_and_logprobs(tooled: Site) -> None:
     fields = {"tools": [PING, WEATHER], "tool_choice": "required", "max_tokens": 120, "temperature": 1, "seed": 1}
     for more in ({}, {"stop": ["city"]}, {"logprobs": True}, {"max_tokens": 12}):

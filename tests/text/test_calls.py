@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from octavo.text.calls.formats import FORMATS, arguments_schema, format_of
 from octavo.text.calls.json_calls import JsonReader
-from octavo.text.calls.reading import Named, Reader
+from octavo.text.calls.reading import Call, Named, Reader, Said
 from octavo.text.calls.untaught import told
 
 NAMES = {"f", "get_weather", "a.b-c"}
@@ -38,6 +38,18 @@ def read(reader: Reader, pieces: list[str]) -> Read:
             calls[-1] = (calls[-1][0], calls[-1][1] + call.arguments)
     assert reader.num_calls == len(calls)
     return content + reader.finish(), calls
+
+
+def in_order(reader: Reader, pieces: list[str]) -> list[str | Call]:
+    """Content and calls, as they follow each other."""
+    all_of_it = Said()
+    for part in [part for said in map(reader.push, pieces) for part in said.parts]:
+        if isinstance(part, str):
+            all_of_it.write(part)
+        else:
+            all_of_it.add(part)
+    all_of_it.write(reader.finish())
+    return all_of_it.parts
 
 
 def cut(text: str, places: list[int]) -> list[str]:
@@ -168,9 +180,21 @@ PARTS = [
 @pytest.mark.parametrize("form", READERS)
 @given(st.lists(st.sampled_from(PARTS), max_size=14).map("".join), st.lists(st.integers(0, 200), max_size=8))
 def test_how_the_text_is_cut_changes_nothing(form: str, text: str, places: list[int]) -> None:
-    whole = read(READERS[form](), [text])
-    assert read(READERS[form](), cut(text, places)) == whole
-    assert read(READERS[form](), list(text)) == whole
+    whole, ordered = read(READERS[form](), [text]), in_order(READERS[form](), [text])
+    for pieces in (cut(text, places), list(text)):
+        assert read(READERS[form](), pieces) == whole
+        assert in_order(READERS[form](), pieces) == ordered
+
+
+def test_content_and_calls_are_in_the_order_of_the_text() -> None:
+    text = 'One. <tool_call>{"name": "f"}</tool_call> Two. <tool_call>{"name": "f"}</tool_call> Three.'
+    assert in_order(READERS["hermes"](), [text]) == [
+        "One.",
+        Call(0, "f", "{}"),
+        " Two.",
+        Call(1, "f", "{}"),
+        " Three.",
+    ]
 
 
 @pytest.mark.parametrize("form", READERS)

@@ -157,13 +157,13 @@ class EventStream:
                 await self.exchange.start(200, list(_STREAM_HEADERS))
             await self.exchange.write(data, more=more)
 
-    async def keep_alive(self, every_s: float) -> None:
-        """For ever: a comment whenever nothing was sent for a while, as in a long prefill, so that nobody gives up."""
+    async def keep_alive(self, every_s: float, words: bytes) -> None:
+        """For ever: `words` whenever nothing was sent for a while, as in a long prefill, so that nobody gives up."""
         while True:
             self._quiet = True
             await asyncio.sleep(every_s)
             if self._quiet:
-                await self.write(b": keep-alive\n\n")
+                await self.write(words)
 
 
 _STREAM_HEADERS = (

@@ -13,7 +13,7 @@ from octavo.server.openai.structured import check_form
 from octavo.server.service import Service
 from octavo.text.calls.formats import Format, arguments_schema
 from octavo.text.calls.json_calls import JsonReader
-from octavo.text.calls.reading import Named, Reader, Said
+from octavo.text.calls.reading import Call, Named, Reader
 
 _MOST_TRIED = 32
 Schemas = Mapping[str, Mapping[str, Any]]
@@ -171,37 +171,54 @@ async def _form(service: Service, name: str, demand: Mapping[str, Any]) -> Struc
     return output
 
 
-class CallWriter:
-    """Reads the calls out of one choice's text, and writes them down as clients read them."""
+class CallReader:
+    """Reads the calls out of one choice's text, and leaves out of both what its client is not told."""
 
     def __init__(self, calling: Calling) -> None:
         self._calling = calling
         self._reader = calling.reader()
-        self._called = False
 
-    def read(self, text: str, finish: str | None) -> tuple[str, list[dict[str, Any]]]:
-        """What the text adds to the content and to the calls. `finish` is the reason with the last of it.
+    def read(self, text: str, finish: str | None) -> list[str | Call]:
+        """What the text adds to content and calls, in their order. `finish` is the reason with the last of it.
 
         Where calls were demanded nothing is content: what no call accounts for is the beginning of one that was cut.
         """
         said = self._reader.push(text)
         if finish is not None:
-            said.content += self._reader.finish()
-        return "" if self._calling.choice == "required" else said.content, self._written(said)
+            said.write(self._reader.finish())
+        return [part for part in said.parts if self._is_told(part)]
 
-    def _written(self, said: Said) -> list[dict[str, Any]]:
-        if not self._calling.several:
-            said.calls = [call for call in said.calls if call.index == 0]
-        return [self._call(call.index, call.name, call.arguments) for call in said.calls]
+    def _is_told(self, part: str | Call) -> bool:
+        if isinstance(part, str):
+            return self._calling.choice != "required"
+        return self._calling.several or part.index == 0
 
-    def _call(self, index: int, name: str | None, arguments: str) -> dict[str, Any]:
-        if name is None:
-            return {"index": index, "function": {"arguments": arguments}}
-        self._called = True
-        function = {"name": name, "arguments": arguments}
-        return {"index": index, "id": self._calling.new_id(), "type": "function", "function": function}
+    @property
+    def called(self) -> bool:
+        """Has it called, and is the last call complete?"""
+        return self._reader.num_calls > 0 and not self._reader.inside
+
+
+class CallWriter:
+    """The content and the calls of one choice, as clients of chat completions read them."""
+
+    def __init__(self, calling: Calling) -> None:
+        self._calling = calling
+        self._reader = CallReader(calling)
+
+    def read(self, text: str, finish: str | None) -> tuple[str, list[dict[str, Any]]]:
+        """What the text adds to the content and to the calls. `finish` is the reason with the last of it."""
+        parts = self._reader.read(text, finish)
+        content = "".join(part for part in parts if isinstance(part, str))
+        return content, [self._written(part) for part in parts if isinstance(part, Call)]
+
+    def _written(self, call: Call) -> dict[str, Any]:
+        if call.name is None:
+            return {"index": call.index, "function": {"arguments": call.arguments}}
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"index": call.index, "id": self._calling.new_id(), "type": "function", "function": function}
 
     def reason(self, finish: str | None) -> str | None:
         """Why the choice ended, as OpenAI says it: `tool_calls`, but `stop` for a function that was named."""
-        called = self._called and not self._reader.inside and self._calling.choice != "named"
+        called = self._reader.called and self._calling.choice != "named"
         return "tool_calls" if finish == "stop" and called else finish

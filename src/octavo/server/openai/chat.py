@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.body import text_size
 from octavo.server.openai.calling import Calling, CallWriter, asked_calls, shown_tools
+from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import ApiError, invalid
+from octavo.server.openai.fields import NOT_YET
 from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
@@ -26,9 +29,27 @@ _PATH = re.compile(r"messages(\[\d+\]|\.\w+)*")
 _OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The next message of a conversation, on its way."""
+
+    body: ChatRequest
+    job: Job
+    calling: Calling | None
+    """How it may call tools; None: its text is its content."""
+    echoed: str
+    """What stands before its text."""
+
+
 async def chat(service: Service, exchange: Exchange) -> None:
     """Answers the last message of a conversation `n` times."""
-    body = await read(service, exchange, ChatRequest)
+    body = await read(service, exchange, ChatRequest, NOT_YET)
+    reply = await begin(service, exchange, body)
+    await respond(exchange, body, reply.job, ChunkWire(body, reply.job, ChatShape(service, reply)))
+
+
+async def begin(service: Service, exchange: Exchange, body: ChatRequest) -> Reply:
+    """What becomes of a conversation, in whichever protocol it came. Raises ApiError 400."""
     check_stream(body)
     check_choices(service, body, 1)
     structure = await asked_structure(service, body)
@@ -38,11 +59,11 @@ async def chat(service: Service, exchange: Exchange) -> None:
         body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
     messages = chat_messages(service, body.messages)
-    ids = await chat_ids(service, body, messages)
+    ids = await chat_ids(service, body, messages, most_tokens(service, body))
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
     job = make_job(service, exchange, body, [prompt], asked, _scores(body), structure)
-    await respond(exchange, body, job, ChatShape(service, body, job, echoed, calling))
+    return Reply(body, job, calling, echoed)
 
 
 def _with_marks(service: Service, body: ChatRequest, calling: Calling) -> ChatRequest:
@@ -74,12 +95,16 @@ def chat_messages(service: Service, messages: Sequence[Message]) -> list[Message
     return checked(messages, service.template.source)
 
 
-async def chat_ids(service: Service, body: ChatRequest | TextRequest, messages: Sequence[Message]) -> list[int]:
-    """The conversation as the model reads it. Raises ApiError 400 with the template's own words where it refuses."""
+async def chat_ids(
+    service: Service, body: ChatRequest | TextRequest, messages: Sequence[Message], most: int | None = None
+) -> list[int]:
+    """The conversation as the model reads it: no more than `most` tokens, where it is given.
+
+    Raises ApiError 400, with the template's own words where it refuses.
+    """
     template = service.template
     assert template is not None, "chat_messages has checked"
     opens, options = _turn(body), _template_options(body, template)
-    most = most_tokens(service, body) if isinstance(body, ChatRequest) else None
 
     def encode() -> list[int]:
         return encode_chat(service.tokenizer, template, list(messages), most, add_generation_prompt=opens, **options)
@@ -129,19 +154,17 @@ class ChatShape:
     chunk_object = "chat.completion.chunk"
     text_field: tuple[bytes, bytes] = (b'"delta":{"content":', b"}")
 
-    def __init__(
-        self, service: Service, body: ChatRequest, job: Job, echoed: str, calling: Calling | None = None
-    ) -> None:
-        """`calling`: how the answers may call tools; None: their text is their content."""
+    def __init__(self, service: Service, reply: Reply) -> None:
+        body = reply.body
         self._body = body
-        self._calling = calling
+        self._calling = reply.calling
         self._calls: dict[int, CallWriter] = {}
         """For each choice of a stream that may call tools."""
-        self._job = job
-        self._echoed = echoed
+        self._job = reply.job
+        self._echoed = reply.echoed
         self._begun: set[int] = set()
         self._writer = LogprobWriter(service.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
-        self._stays_plain = not (body.logprobs or body.return_token_ids or calling)
+        self._stays_plain = not (body.logprobs or body.return_token_ids or reply.calling)
 
     def plain(self, delta: Delta) -> bool:
         return self._stays_plain and not delta.finish and delta.choice in self._begun

@@ -5,7 +5,9 @@ from typing import Any
 
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
+from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import invalid
+from octavo.server.openai.fields import NOT_YET
 from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
@@ -21,7 +23,7 @@ DEFAULT_MAX_TOKENS = 16
 
 async def complete(service: Service, exchange: Exchange) -> None:
     """Continues each prompt `n` times."""
-    body = await read(service, exchange, CompletionRequest)
+    body = await read(service, exchange, CompletionRequest, NOT_YET)
     check_stream(body)
     check_choices(service, body, len(body.prompt))
     structure = await asked_structure(service, body)
@@ -29,7 +31,7 @@ async def complete(service: Service, exchange: Exchange) -> None:
     context = service.context(exchange.tenant)
     prompts = [truncated(context, body, prompt, asked) for prompt in await _prompts(service, body)]
     job = make_job(service, exchange, body, prompts, asked, _scores(body), structure)
-    await respond(exchange, body, job, CompletionShape(service, body, job, prompts))
+    await respond(exchange, body, job, ChunkWire(body, job, CompletionShape(service, body, job, prompts)))
 
 
 def _scores(body: CompletionRequest) -> Scores:

@@ -62,11 +62,14 @@ NOT_YET: Mapping[str, Known] = {
 """Names that a request class does not have. One that it has is honoured there, and this table does not matter."""
 
 
-def check_known(body: Body) -> tuple[str, ...]:
+NOTHING: Mapping[str, Known] = {}
+
+
+def check_known(body: Body, refused: Mapping[str, Known]) -> tuple[str, ...]:
     """The names in `body` that nobody knows. Raises ApiError 400 for one that asks for what is not here."""
     extra: Mapping[str, Any] = body.model_extra or {}
-    for name in sorted(extra.keys() & NOT_YET.keys()):
-        known = NOT_YET[name]
+    for name in sorted(extra.keys() & refused.keys()):
+        known = refused[name]
         if not known.asks_for_nothing(extra[name]):
             raise unsupported(name, f"{name} is {shown(extra[name])}, but {known.why}")
-    return tuple(name for name in extra if name not in NOT_YET)
+    return tuple(name for name in extra if name not in refused)

@@ -1,23 +1,18 @@
-"""From a job to the answer on the wire: whole, or as events. What chat and completions have in common."""
+"""From a job to the answer on the wire: whole, or as events. The same for each protocol, which is a Wire."""
 
 import asyncio
 import contextlib
 import logging
-import secrets
-import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from octavo.core.plan import ScoredToken
 from octavo.server.exchange import EventStream, Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.errors import ApiError, failed
 from octavo.server.openai.job import Job
-from octavo.server.openai.schema import Sampling
-from octavo.server.openai.sse import DONE, ChunkWriter, error_event
+from octavo.server.openai.schema import Generation
 
 log = logging.getLogger(__name__)
 
@@ -42,77 +37,62 @@ class Gathered:
         self.finish, self.stop = delta.finish, delta.stop
 
 
-class Shape(Protocol):
-    """How one endpoint writes its answers down. One for each request."""
+class Wire(Protocol):
+    """How the answer to one request is written down, in the words of its protocol. One for each request."""
 
-    id_prefix: str
-    whole_object: str
-    chunk_object: str
-    text_field: tuple[bytes, bytes]
-    """What stands around the text of a chunk's choice."""
+    keep_alive: bytes
+    """What a stream says that has nothing to say, so that nobody gives up."""
 
-    def plain(self, delta: Delta) -> bool:
-        """Has this delta's chunk nothing but text in it?"""
+    def whole(self, choices: Sequence[Gathered]) -> bytes:
+        """The whole answer, of the choices that were asked for."""
         ...
 
-    def chunk(self, delta: Delta) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """A chunk's choice, and what stands beside `choices`; None where there is nothing to say yet."""
+    def step(self, deltas: Sequence[Delta]) -> bytes:
+        """What a step adds, as events of a stream; empty where there is nothing to say yet."""
         ...
 
-    def whole(self, index: int, choice: Gathered) -> dict[str, Any]:
-        """A choice of a whole answer."""
+    def end(self) -> bytes:
+        """The end of a stream that has all of the answer."""
         ...
 
-    def beside(self) -> dict[str, Any]:
-        """What stands beside the choices of a whole answer."""
+    def failed(self, error: ApiError) -> bytes:
+        """The end of one that has not. Nothing follows it."""
         ...
 
 
-async def respond(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> None:
+async def respond(exchange: Exchange, body: Generation, job: Job, wire: Wire) -> None:
     """Answers, in the form that `body` asks for. Raises ApiError where nothing was sent yet."""
     answer = _stream if body.stream else _whole
     with job.service.duty.flight(exchange.began, job.service.config.server.request_timeout) as stopped:
         try:
-            await exchange.while_connected(answer(exchange, body, job, shape), stopped)
+            await exchange.while_connected(answer(exchange, job, wire), stopped)
         except ApiError as error:
-            await _fail(exchange, error)
+            await _fail(exchange, wire, error)
         finally:
             usage = job.usage()
             exchange.tokens = f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
 
 
-async def _fail(exchange: Exchange, error: ApiError) -> None:
+async def _fail(exchange: Exchange, wire: Wire, error: ApiError) -> None:
     """The error as the end of a stream, or raised for whoever answers with a status of its own."""
     if not exchange.status:
         raise error
     log.warning("%s ended with an error after its first tokens: %s", exchange.id, error.message)
     with contextlib.suppress(TimeoutError):  # of a client that reads nothing: its connection is closed without words
-        await asyncio.wait_for(exchange.write(error_event(error.body()), more=False), LAST_WORDS_S)
+        await asyncio.wait_for(exchange.write(wire.failed(error), more=False), LAST_WORDS_S)
 
 
-def _head(body: Sampling, job: Job, shape: Shape, kind: str) -> dict[str, Any]:
-    return {
-        "id": f"{shape.id_prefix}-{body.request_id or secrets.token_hex(12)}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": body.model or job.service.names[0],
-        "system_fingerprint": job.service.facts.fingerprint,
-    }
-
-
-async def _whole(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> None:
+async def _whole(exchange: Exchange, job: Job, wire: Wire) -> None:
     gathered = [Gathered() for _ in range(len(job.requests) * job.num_choices)]
 
     async def gather(deltas: Sequence[Delta]) -> None:
         for delta in deltas:
             gathered[delta.choice].add(delta)
 
-    head = _head(body, job, shape, shape.whole_object)
     await job.run(gather)
-    choices = [shape.whole(index, gathered[number]) for index, number in enumerate(job.keep_best())]
+    answer = wire.whole([gathered[number] for number in job.keep_best()])
     _tell_miss(exchange, job)
-    answer = {**head, "choices": choices, "usage": job.usage(), **shape.beside()}
-    await exchange.reply(200, msgspec.json.encode(answer))
+    await exchange.reply(200, answer)
 
 
 def _tell_miss(exchange: Exchange, job: Job) -> None:
@@ -123,49 +103,33 @@ def _tell_miss(exchange: Exchange, job: Job) -> None:
         exchange.header("x-octavo-cache-miss", f"{miss.reason}; at={miss.at}{ago}")
 
 
-async def _stream(exchange: Exchange, body: Sampling, job: Job, shape: Shape) -> None:
+async def _stream(exchange: Exchange, job: Job, wire: Wire) -> None:
     events = EventStream(exchange)
-    async with _kept_alive(events, job.service.keep_alive_s):
+
+    async def send(deltas: Sequence[Delta]) -> None:
+        step = wire.step(deltas)
+        if not step:
+            return
+        if not events.started:
+            _tell_miss(exchange, job)
+        await events.write(step)
+
+    async with _kept_alive(events, job.service.keep_alive_s, wire.keep_alive):
         try:
-            await _write_chunks(events, body, job, shape)
+            await job.run(send)
+            await events.write(wire.end(), more=False)
         except ApiError as error:
-            await _fail(exchange, error)
+            await _fail(exchange, wire, error)
         except Exception:
             log.exception("%s failed", exchange.id)
-            await _fail(exchange, failed("something went wrong in the server: its log says what", "internal_error"))
+            error = failed("something went wrong in the server: its log says what", "internal_error")
+            await _fail(exchange, wire, error)
 
 
 @contextlib.asynccontextmanager
-async def _kept_alive(events: EventStream, every_s: float) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(events.keep_alive(every_s))
+async def _kept_alive(events: EventStream, every_s: float, words: bytes) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(events.keep_alive(every_s, words))
     try:
         yield
     finally:
         task.cancel()
-
-
-async def _write_chunks(events: EventStream, body: Sampling, job: Job, shape: Shape) -> None:
-    options = body.stream_options
-    continuous = bool(options and options.continuous_usage_stats)
-    usage_last = bool(options and options.include_usage)
-    head = _head(body, job, shape, shape.chunk_object)
-    writer = ChunkWriter(head, text_field=shape.text_field, null_usage=usage_last and not continuous)
-
-    def chunk(delta: Delta) -> bytes:
-        if shape.plain(delta) and not continuous:
-            return writer.text(delta.choice, delta.text)
-        shaped = shape.chunk(delta)
-        if shaped is None:
-            return b""
-        choice, beside = shaped
-        return writer.choice(choice, {**beside, "usage": job.usage()} if continuous else beside)
-
-    async def send(deltas: Sequence[Delta]) -> None:
-        if not events.started:
-            _tell_miss(events.exchange, job)
-        chunks = chunk(deltas[0]) if len(deltas) == 1 else b"".join(map(chunk, deltas))
-        if chunks:
-            await events.write(chunks)
-
-    await job.run(send)
-    await events.write((writer.usage(job.usage()) if usage_last else b"") + DONE, more=False)

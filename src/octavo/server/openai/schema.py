@@ -228,13 +228,37 @@ ToolChoice = Annotated[
 ]
 
 
-class Sampling(Body):
-    """What chat and completions have in common."""
+class Generation(Body):
+    """What every request that generates may say, in whichever protocol."""
 
     temperature: float | None = optional("0 is greedy. Default 1.")
     top_p: float | None = optional("Sample from the most likely tokens that make up this probability. Default 1.")
     top_k: int | None = optional("Sample from the k most likely tokens; 0 or -1: all. Default 0.")
     min_p: float | None = optional("Sample from tokens at least this share as likely as the best one. Default 0.")
+    presence_penalty: float | None = optional("Lowers tokens that were generated before. Default 0.")
+    frequency_penalty: float | None = optional("Lowers tokens by how often they were generated. Default 0.")
+    repetition_penalty: float | None = optional("Divides the logits of tokens in prompt or answer. Default 1.")
+    seed: int | None = optional("Repeats a sample; the one used comes back in the header x-octavo-seed.")
+    stop_token_ids: Ids | None = optional("Tokens that end the answer.")
+    include_stop_str_in_output: bool | None = optional("Whether the text that ended the answer is part of it.")
+    ignore_eos: bool | None = optional("Do not end at the model's end-of-text tokens.")
+    min_tokens: int | None = optional("No token that ends the answer before this many. Default 0.")
+    logit_bias: Bias = optional("Token id -> a number from -100 to 100 that is added to its logit.")
+    allowed_token_ids: Ids | None = optional("Sample from these tokens only.")
+    skip_special_tokens: bool | None = optional("Leave control tokens out of the text. Default true.")
+    structured_outputs: StructuredOutputs | None = optional("The form that the answer has, vLLM's way.")
+    stream: bool | None = optional("Send server-sent events as the tokens come.")
+    cache_salt: str | None = optional("Share cached prompts only with requests of the same salt.")
+    priority: int | None = optional("Lower goes first; needs --scheduling-policy priority if not 0.")
+    truncate_prompt_tokens: int | None = optional("Keep only this many tokens, the last; -1: as many as fit.")
+    request_id: str | None = Field(
+        default=None, max_length=128, description="Becomes part of the answer's id, which is in each chunk of a stream."
+    )
+
+
+class Sampling(Generation):
+    """What chat and completions have in common."""
+
     n: int | None = optional("Choices for each prompt. Default 1.")
     best_of: int | None = optional(
         "Generate this many, return the n with the highest sum of logprobs, best first; usage counts those. Not with "
@@ -254,38 +278,19 @@ class Sampling(Body):
         'beams that go on are unlikely to be better than the worst of those; "never": when they cannot be. Default '
         "false."
     )
-    presence_penalty: float | None = optional("Lowers tokens that were generated before. Default 0.")
-    frequency_penalty: float | None = optional("Lowers tokens by how often they were generated. Default 0.")
-    repetition_penalty: float | None = optional("Divides the logits of tokens in prompt or answer. Default 1.")
-    seed: int | None = optional("Repeats a sample; the one used comes back in the header x-octavo-seed.")
     stop: Texts = optional("Texts that end the answer.")
-    stop_token_ids: Ids | None = optional("Tokens that end the answer.")
-    include_stop_str_in_output: bool | None = optional("Whether the text that ended the answer is part of it.")
-    ignore_eos: bool | None = optional("Do not end at the model's end-of-text tokens.")
-    min_tokens: int | None = optional("No token that ends the answer before this many. Default 0.")
     max_tokens: int | None = optional("Most tokens to generate; lowered to the room that the context leaves.")
     max_completion_tokens: int | None = optional("The same as max_tokens.")
-    logit_bias: Bias = optional("Token id -> a number from -100 to 100 that is added to its logit.")
-    allowed_token_ids: Ids | None = optional("Sample from these tokens only.")
     prompt_logprobs: int | None = optional("Logprobs of the prompt's tokens, with this many alternatives.")
-    skip_special_tokens: bool | None = optional("Leave control tokens out of the text. Default true.")
     response_format: ResponseFormat | None = optional("The form that the answer has, OpenAI's way.")
-    structured_outputs: StructuredOutputs | None = optional("The form that the answer has, vLLM's way.")
     guided_json: dict[str, Any] | str | None = optional("The older name of structured_outputs.json.")
     guided_regex: str | None = optional("The older name of structured_outputs.regex.")
     guided_choice: list[str] | None = optional("The older name of structured_outputs.choice.")
     guided_grammar: str | None = optional("The older name of structured_outputs.grammar.")
-    stream: bool | None = optional("Send server-sent events as the tokens come.")
     stream_options: StreamOptions | None = optional("Only with stream.")
     echo: bool | None = optional("Put the prompt (in chat: the message that is continued) before the answer.")
-    cache_salt: str | None = optional("Share cached prompts only with requests of the same salt.")
-    priority: int | None = optional("Lower goes first; needs --scheduling-policy priority if not 0.")
-    truncate_prompt_tokens: int | None = optional("Keep only this many tokens, the last; -1: as many as fit.")
     return_token_ids: bool | None = optional("Also answer prompt_token_ids and token_ids.")
     return_tokens_as_token_ids: bool | None = optional("Write tokens in logprobs as `token_id:N`.")
-    request_id: str | None = Field(
-        default=None, max_length=128, description="Becomes part of the answer's id, which is in each chunk of a stream."
-    )
     user: str | None = optional("No effect: nothing is recorded about users.")
     metadata: dict[str, Any] | None = optional("No effect: nothing is stored.")
     safety_identifier: str | None = optional("No effect: nothing is recorded about users.")

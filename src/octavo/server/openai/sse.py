@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": keep-alive\n\n"
+"""An event that is none: clients skip it."""
 _encode = msgspec.json.Encoder().encode
 
 

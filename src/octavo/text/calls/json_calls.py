@@ -66,12 +66,12 @@ class JsonReader(States):
         place = self._held.find(marker) if marker else -1
         if place >= 0:
             before = self._held[:place].rstrip()
-            said.content += before
+            said.write(before)
             self._pass(place + len(marker), since=len(before))
             self._state = self._call
             return True
         end = held_from(self._held, marker) if marker else len(self._held)
-        said.content += self._held[:end]
+        said.write(self._held[:end])
         self._held = self._held[end:]
         return False
 

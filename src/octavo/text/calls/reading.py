@@ -17,18 +17,33 @@ class Call:
 
 @dataclass(slots=True)
 class Said:
-    """What a piece of text adds to an answer."""
+    """What a piece of text adds to an answer: content and calls, in the order of the text."""
 
-    content: str = ""
-    calls: list[Call] = field(default_factory=list[Call])
+    parts: list[str | Call] = field(default_factory=list[str | Call])
+
+    @property
+    def content(self) -> str:
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def calls(self) -> list[Call]:
+        return [part for part in self.parts if isinstance(part, Call)]
+
+    def write(self, content: str) -> None:
+        """More content; joined with the last part, where that is some."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, str):
+            self.parts[-1] = last + content
+        elif content:
+            self.parts.append(content)
 
     def add(self, call: Call) -> None:
-        """One more piece; joined with the last, where that is of the same call."""
-        if self.calls and self.calls[-1].index == call.index:
-            last = self.calls[-1]
-            self.calls[-1] = replace(last, arguments=last.arguments + call.arguments)
+        """One more piece of a call; joined with the last part, where that is of the same."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, Call) and last.index == call.index:
+            self.parts[-1] = replace(last, arguments=last.arguments + call.arguments)
         else:
-            self.calls.append(call)
+            self.parts.append(call)
 
 
 class Reader(Protocol):
@@ -101,7 +116,7 @@ class States:
 
     def _text(self, said: Said) -> bool:
         """The state in which all is content."""
-        said.content += self._held
+        said.write(self._held)
         self._held = ""
         return False
 
@@ -114,7 +129,7 @@ class States:
 
     def _not_a_call(self, said: Said) -> bool:
         """What was passed is content, and what follows may be anything."""
-        said.content += self._passed
+        said.write(self._passed)
         self._passed, self._state = "", self._text
         return True
 
