@@ -30,6 +30,7 @@ from octavo.server.app import App, build_app
 from octavo.server.lifecycle import listen, listening, url_of
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer, build_tokenizer
+from tests.server.described import check_described
 from tests.tiny import make_tiny, write_directory
 
 BLOCK_SIZE = 8
@@ -173,7 +174,10 @@ class Site:
         self.http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
 
     def post(self, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
-        return self.http.post(path, **(kwargs if body is None else {"json": body, **kwargs}))
+        """The answer, which is one that the OpenAPI document tells of."""
+        response = self.http.post(path, **(kwargs if body is None else {"json": body, **kwargs}))
+        check_described(response, path.removeprefix(self.app.service.config.server.root_path).partition("?")[0])
+        return response
 
     def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
         return self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **fields})

@@ -11,8 +11,8 @@ import pytest
 from octavo.config.schema import Config, ModelConfig, ServerConfig
 from octavo.models.catalog import default_name
 from octavo.models.checkpoint import Checkpoint
-from octavo.server.app import ROUTES
 from octavo.server.auth import OPEN_PATHS
+from octavo.server.routes import ROUTES
 from tests.server.site import Site, running
 
 KEYS = ("first-key", "second-key")

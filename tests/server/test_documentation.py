@@ -1,9 +1,16 @@
 """The description of the API is made from what is there, so it has all of it."""
 
+import ast
+import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
-from octavo.server.app import ROUTES
+from octavo.config.schema import settings
+from octavo.server.openai.codes import CODES
+from octavo.server.reference import reference
+from octavo.server.routes import ROUTES
+from tests.layout.project import PACKAGE, ROOT, source_files, tree
 from tests.server.site import Site
 
 
@@ -33,8 +40,48 @@ def references(value: Any) -> set[str]:
 
 def test_references_lead_somewhere(site: Site) -> None:
     described = document(site)
-    known = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    known = {f"#/components/{kind}/{name}" for kind, parts in described["components"].items() for name in parts}
     assert references(described["paths"]) | references(described["components"]) <= known
+
+
+def test_the_reference_is_made_from_the_routes() -> None:
+    assert (ROOT / "docs/reference/api.md").read_text(encoding="utf-8") == reference(), "run `make docs`"
+
+
+def test_flags_that_fields_speak_of_exist() -> None:
+    flags = {setting.flag for setting in settings().values()}
+    named = {flag for route in ROUTES if route.body for flag in flags_in(str(route.body.model_json_schema()))}
+    assert named and named <= flags
+
+
+def flags_in(text: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]+", text))
+
+
+CODE_AT = {"unavailable": 1, "failed": 1, "invalid": 2, "Refused": 2, "Never": 0, "Overfull": 0}
+"""What is called with a code -> its place among the arguments."""
+
+
+def codes_in(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Call):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        at = node.args[CODE_AT[name] : CODE_AT[name] + 1] if name in CODE_AT else []
+        given = [*at, *(keyword.value for keyword in node.keywords if keyword.arg == "code")]
+        yield from (each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str))
+
+
+def test_each_code_of_an_error_is_told_of() -> None:
+    """Codes of the engine's own errors, as `not_finite`, become `generation_failed`: see `errors.broken_off`."""
+    rooms = [PACKAGE / "server", PACKAGE / "core"]
+    written = {
+        code
+        for room in rooms
+        for path in source_files(".py", under=room)
+        for node in ast.walk(tree(path))
+        for code in codes_in(node)
+    }
+    kept = {"invalid_value", "generation_failed", "structured_outputs", "nothing_allowed"}
+    assert kept <= CODES.keys() and written | kept == CODES.keys(), "octavo.server.openai.codes has all there are"
 
 
 class Page(HTMLParser):

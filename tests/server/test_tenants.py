@@ -13,8 +13,8 @@ import pytest
 from octavo.config.schema import Config, ModelConfig, SchedulerConfig, ServerConfig
 from octavo.core.request import Request
 from octavo.models.checkpoint import Checkpoint
-from octavo.server.app import ROUTES
 from octavo.server.auth import FOR_ALL, OPEN_PATHS, OWN
+from octavo.server.routes import ROUTES
 from octavo.server.tallies import MOST_NAMED
 from tests.server.site import BLOCK_SIZE, MAX_MODEL_LEN, Gate, Site, as_, backend_of, running
 from tests.server.test_connections import in_thread

@@ -12,7 +12,15 @@ from typing import Any, Literal
 from octavo.core.parameter import ParameterError, shown
 from octavo.core.structured import StructuredOutput, StructuredOutputsParams
 
-__all__ = ["ParameterError", "SamplingParams", "StructuredOutput", "StructuredOutputsParams", "check_token_ids"]
+__all__ = [
+    "BOUNDS",
+    "Bounds",
+    "ParameterError",
+    "SamplingParams",
+    "StructuredOutput",
+    "StructuredOutputsParams",
+    "check_token_ids",
+]
 
 MAX_LOGPROBS = 128
 MAX_CHOICES = 128
@@ -177,32 +185,62 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-# field -> (type, lowest, highest); None: no bound, or not a number
-_RANGES: dict[str, tuple[type, float | None, float | None]] = {
-    "n": (int, 1, MAX_CHOICES),
-    "best_of": (int, 1, MAX_CHOICES),
-    "length_penalty": (float, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
-    "temperature": (float, 0, 100),
-    "top_p": (float, None, 1),
-    "top_k": (int, 0, None),
-    "min_p": (float, 0, 1),
-    "presence_penalty": (float, -2, 2),
-    "frequency_penalty": (float, -2, 2),
-    "repetition_penalty": (float, None, 100),
-    "seed": (int, -(2**63), 2**64 - 1),
-    "max_tokens": (int, 1, None),
-    "min_tokens": (int, 0, None),
-    "logprobs": (int, 0, MAX_LOGPROBS),
-    "prompt_logprobs": (int, 0, MAX_LOGPROBS),
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which numbers a field takes: from `lowest`, or above it, up to `highest`. None: no bound."""
+
+    kind: type[int] | type[float]
+    lowest: float | None = None
+    highest: float | None = None
+    above: bool = False
+    """`lowest` itself is not taken."""
+    optional: bool = False
+    """None is taken too."""
+
+    def __str__(self) -> str:
+        noun = "an integer" if self.kind is int else "a number"
+        low = "" if self.lowest is None else f"{'above' if self.above else 'from'} {self.lowest}"
+        high = "" if self.highest is None else f"up to {self.highest}"
+        null = "or null" if self.optional else ""
+        return " ".join(word for word in (noun, low, high, null) if word)
+
+    def has(self, value: object) -> bool:
+        """Is it one of them? An integer is compared as it is: a float would round it, or be too small for it."""
+        if value is None:
+            return self.optional
+        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
+            return False
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        high_enough = self.lowest is None or (value > self.lowest if self.above else value >= self.lowest)
+        return high_enough and (self.highest is None or value <= self.highest)
+
+
+BOUNDS: Mapping[str, Bounds] = {
+    "n": Bounds(int, 1, MAX_CHOICES),
+    "best_of": Bounds(int, 1, MAX_CHOICES, optional=True),
+    "length_penalty": Bounds(float, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
+    "temperature": Bounds(float, 0, 100),
+    "top_p": Bounds(float, 0, 1, above=True),
+    "top_k": Bounds(int, 0),
+    "min_p": Bounds(float, 0, 1),
+    "presence_penalty": Bounds(float, -2, 2),
+    "frequency_penalty": Bounds(float, -2, 2),
+    "repetition_penalty": Bounds(float, 0, 100, above=True),
+    "seed": Bounds(int, -(2**63), 2**64 - 1, optional=True),
+    "max_tokens": Bounds(int, 1, optional=True),
+    "min_tokens": Bounds(int, 0),
+    "logprobs": Bounds(int, 0, MAX_LOGPROBS, optional=True),
+    "prompt_logprobs": Bounds(int, 0, MAX_LOGPROBS, optional=True),
 }
-_OPTIONAL = {"best_of", "seed", "max_tokens", "logprobs", "prompt_logprobs"}
-_POSITIVE = {"top_p", "repetition_penalty"}
+"""Fields that are numbers. What else about them must hold together, `_check` knows."""
 _FLAGS = ("use_beam_search", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
 
 
 def _check(params: SamplingParams) -> None:
-    for name, (kind, lowest, highest) in _RANGES.items():
-        _check_number(name, getattr(params, name), kind, lowest, highest)
+    for name, bounds in BOUNDS.items():
+        if not bounds.has(getattr(params, name)):
+            raise ParameterError(name, getattr(params, name), str(bounds))
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise ParameterError("min_tokens", params.min_tokens, f"at most max_tokens ({params.max_tokens})")
     if len(params.stop) > MAX_STOPS:
@@ -257,26 +295,6 @@ def _check_lengths(lengths: list[int]) -> None:
         raise ParameterError("stop", f"one of {longest:,}", f"strings of at most {MAX_STOP_CHARS:,} characters each")
     if total > MAX_STOPS_CHARS:
         raise ParameterError("stop", f"{total:,}", f"strings of at most {MAX_STOPS_CHARS:,} characters together")
-
-
-def _check_number(name: str, value: object, kind: type, lowest: float | None, highest: float | None) -> None:
-    if value is None and name in _OPTIONAL:
-        return
-    allowed = _describe(name, kind, lowest, highest)
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-        raise ParameterError(name, value, allowed)
-    too_low = (lowest is not None and value < lowest) or (name in _POSITIVE and value <= 0)
-    finite = isinstance(value, int) or math.isfinite(value)  # an int is compared as it is: a float would round it
-    if not finite or too_low or (highest is not None and value > highest):
-        raise ParameterError(name, value, allowed)
-
-
-def _describe(name: str, kind: type, lowest: float | None, highest: float | None) -> str:
-    noun = "an integer" if kind is int else "a number"
-    low = "above 0" if name in _POSITIVE else f"from {lowest}" if lowest is not None else ""
-    high = f"up to {highest}" if highest is not None else ""
-    null = "or null" if name in _OPTIONAL else ""
-    return " ".join(word for word in (noun, low, high, null) if word)
 
 
 def check_token_ids(params: SamplingParams, vocab_size: int) -> None:

@@ -1,9 +1,8 @@
-"""The app: a table of routes, and one place where every request begins and every failure gets its answer."""
+"""The app: one place where every request finds its route, begins, and every failure gets its answer."""
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -11,20 +10,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineDead
-from octavo.server import caching, documentation, operations, pinning
+from octavo.server import openapi
 from octavo.server.auth import check_operator
-from octavo.server.exchange import ClientGone, Exchange, Receive, Scope, Send
-from octavo.server.openai import chat, completions, models, tokenize
+from octavo.server.exchange import HEADERS, ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai.errors import ApiError, engine_dead, failed
-from octavo.server.openai.schema import (
-    Body,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    PinRequest,
-    PrefixRequest,
-    TokenizeRequest,
-)
+from octavo.server.routes import ROUTES, Handler, Route
 from octavo.server.service import Service
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
@@ -32,45 +22,6 @@ from octavo.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 access = logging.getLogger("octavo.server.access")
 
-Handler = Callable[[Service, Exchange], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One method of one path. A path that ends in `/` takes all that begin with it."""
-
-    method: str
-    path: str
-    handler: Handler
-    body: type[Body] | None = None
-    names: str = "model"
-    """What the rest of such a path is."""
-    generates: bool = False
-    """It makes the engine work, and so counts as one that runs or waits."""
-
-
-ROUTES = (
-    Route("GET", "/v1/models", models.list_models),
-    Route("GET", "/v1/models/", models.show_model),
-    Route("POST", "/v1/chat/completions", chat.chat, ChatRequest, generates=True),
-    Route("POST", "/v1/completions", completions.complete, CompletionRequest, generates=True),
-    Route("POST", "/tokenize", tokenize.tokenize, TokenizeRequest),
-    Route("POST", "/detokenize", tokenize.detokenize, DetokenizeRequest),
-    Route("GET", "/tokenizer_info", tokenize.tokenizer_info),
-    Route("GET", "/version", operations.version),
-    Route("GET", "/health", operations.health),
-    Route("GET", "/health/ready", operations.ready),
-    Route("GET", "/load", operations.load),
-    Route("GET", "/metrics", operations.metrics),
-    Route("POST", "/octavo/v1/explain", caching.explain, PrefixRequest),
-    Route("GET", pinning.PATH, pinning.list_pins),
-    Route("POST", pinning.PATH, pinning.add, PinRequest, generates=True),
-    Route("DELETE", f"{pinning.PATH}/", pinning.remove, names="id"),
-    Route("DELETE", "/octavo/v1/prefix_cache", caching.reset),
-    Route("POST", "/reset_prefix_cache", caching.reset_as_vllm),
-    Route("GET", "/docs", documentation.page),
-    Route("GET", "/openapi.json", documentation.document),
-)
 _PROBES = frozenset({"/health", "/health/ready", "/metrics"})
 """Asked every few seconds by machines: logged only where they fail, and at debug level."""
 
@@ -91,7 +42,7 @@ class App:
         self._routes: dict[str, dict[str, Handler]] = {}
         for route in routes:
             self._routes.setdefault(route.path, {})[route.method] = _through_door(route)
-        service.openapi = documentation.describe(routes)
+        service.openapi = openapi.describe(routes)
         origins = service.config.server.allowed_origins
         self._outer = _with_cors(self._answer, origins) if origins else self._answer
 
@@ -161,10 +112,7 @@ def _through_door(route: Route) -> Handler:
 
 
 def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
-    own = ("seed", "max-tokens", "unknown-fields", "cache-miss")
-    limits = (f"{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens"))
-    names = (*(f"x-octavo-{name}" for name in own), *(f"x-ratelimit-{name}" for name in limits))
-    exposed = ["x-request-id", "retry-after", *names]
+    exposed = ["retry-after", *HEADERS]
     return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=exposed)
 
 

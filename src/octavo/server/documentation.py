@@ -1,82 +1,16 @@
-"""The API, described: an OpenAPI document made from the routes and request classes, and one page for people.
+"""GET /openapi.json and GET /docs: the API, described for programs and for people.
 
 The page is HTML from here, with no script and nothing from other servers: it works offline and behind a key.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from octavo import __version__
 from octavo.server.exchange import Exchange
-from octavo.server.openai.schema import Body
 from octavo.server.service import Service
-
-if TYPE_CHECKING:
-    from octavo.server.app import Route
-
-_REFERENCES = "#/components/schemas/{model}"
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
-
-
-def describe(routes: "Iterable[Route]") -> dict[str, Any]:
-    """The OpenAPI 3.1 document of these routes."""
-    schemas: dict[str, Any] = {"Error": _ERROR}
-    paths: dict[str, Any] = {}
-    for route in routes:
-        path = f"{route.path}{{{route.names}}}" if route.path.endswith("/") else route.path
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, schemas)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Octavo", "version": __version__, "description": "LLM inference over a paged KV cache."},
-        "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-    }
-
-
-def _operation(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
-    problem = {"description": "What was wrong", "content": _content({"$ref": "#/components/schemas/Error"})}
-    operation: dict[str, Any] = {
-        "summary": (route.handler.__doc__ or "").strip().split("\n")[0],
-        "operationId": getattr(route.handler, "__name__", route.path),
-        "responses": {"200": {"description": "The answer"}, "4XX": problem, "5XX": problem},
-    }
-    if route.path.endswith("/"):
-        operation["parameters"] = [{"name": route.names, "in": "path", "required": True, "schema": {"type": "string"}}]
-    if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": _content(_schema(route.body, schemas))}
-    return operation
-
-
-def _content(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
-
-
-def _schema(body: type[Body], schemas: dict[str, Any]) -> dict[str, str]:
-    schema = body.model_json_schema(ref_template=_REFERENCES)
-    schemas.update(schema.pop("$defs", {}))
-    schemas[body.__name__] = schema
-    return {"$ref": _REFERENCES.format(model=body.__name__)}
 
 
 async def document(service: Service, exchange: Exchange) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from octavo.config.tenants import NOBODY, Tenant
@@ -18,6 +18,20 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+HEADERS: Mapping[str, str] = {
+    "x-request-id": "the request's own, where it can be echoed as it is, or one that was drawn",
+    "x-octavo-seed": "the seed that was used, also where none was given",
+    "x-octavo-max-tokens": "the most tokens that could be generated, where the context had no room for what was asked",
+    "x-octavo-unknown-fields": "names in the body that nobody knows, quoted as in a URL",
+    "x-octavo-cache-miss": "where the prefix cache's part of the prompt ends, and why",
+    "x-ratelimit-limit-requests": "requests that the tenant has each minute",
+    "x-ratelimit-remaining-requests": "requests that are left",
+    "x-ratelimit-reset-requests": "the time until all are there again",
+    "x-ratelimit-limit-tokens": "tokens that the tenant has each minute",
+    "x-ratelimit-remaining-tokens": "tokens that are left",
+    "x-ratelimit-reset-tokens": "the time until all are there again",
+}
+"""Headers of answers that are not HTTP's own, and what they say."""
 JSON = b"application/json"
 _ID_CHARACTERS = frozenset(range(0x21, 0x7F))
 
@@ -68,7 +82,8 @@ class Exchange:
         """For the log: how many the prompts have and how many were generated, as `37 + 8 tokens`."""
 
     def header(self, name: str, value: str) -> None:
-        """Adds a header to the answer, which must not have begun. Characters that it cannot hold become `?`."""
+        """Adds one of HEADERS to the answer, which must not have begun. Characters that cannot be in it become `?`."""
+        assert name in HEADERS, name
         clean = "".join(character if character.isprintable() else "?" for character in value)
         self.replied.append((name.encode(), clean.encode("ascii", "replace")))
 

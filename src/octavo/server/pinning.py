@@ -18,13 +18,11 @@ from octavo.server.openai.errors import ApiError, invalid, unavailable
 from octavo.server.openai.intake import read
 from octavo.server.openai.job import Job
 from octavo.server.openai.params import namespace
-from octavo.server.openai.schema import PinRequest
+from octavo.server.openai.schema import DEFAULT_TTL_S, MAX_TTL_S, PinRequest
 from octavo.server.openai.tokenize import ids_of
 from octavo.server.service import Service
 
 PATH = "/octavo/v1/pins"
-DEFAULT_TTL_S = 3600.0
-MAX_TTL_S = 30 * 86400.0
 MOST_TRIES = 3
 """What was computed for a pin may be evicted before it is pinned, where the pool is very short: then once more."""
 

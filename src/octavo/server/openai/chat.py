@@ -11,7 +11,6 @@ from octavo.server.openai.body import text_size
 from octavo.server.openai.calling import Calling, CallWriter, asked_calls, shown_tools
 from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import ApiError, invalid
-from octavo.server.openai.fields import NOT_YET
 from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
@@ -43,7 +42,7 @@ class Reply:
 
 async def chat(service: Service, exchange: Exchange) -> None:
     """Answers the last message of a conversation `n` times."""
-    body = await read(service, exchange, ChatRequest, NOT_YET)
+    body = await read(service, exchange, ChatRequest)
     reply = await begin(service, exchange, body)
     await respond(exchange, body, reply.job, ChunkWire(body, reply.job, ChatShape(service, reply)))
 

@@ -7,7 +7,6 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import invalid
-from octavo.server.openai.fields import NOT_YET
 from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
@@ -23,7 +22,7 @@ DEFAULT_MAX_TOKENS = 16
 
 async def complete(service: Service, exchange: Exchange) -> None:
     """Continues each prompt `n` times."""
-    body = await read(service, exchange, CompletionRequest, NOT_YET)
+    body = await read(service, exchange, CompletionRequest)
     check_stream(body)
     check_choices(service, body, len(body.prompt))
     structure = await asked_structure(service, body)

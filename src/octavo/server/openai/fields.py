@@ -6,7 +6,6 @@ from typing import Any
 
 from octavo.server.openai.body import shown
 from octavo.server.openai.errors import unsupported
-from octavo.server.openai.schema import Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +58,11 @@ NOT_YET: Mapping[str, Known] = {
     "repetition_detection": Known("it is not available"),
     "add_special_tokens": Known("the chat template alone writes the control tokens of a chat", (False,)),
 }
-"""Names that a request class does not have. One that it has is honoured there, and this table does not matter."""
+"""What chat and completions do not have. One that a request class has is honoured there, whatever stands here."""
 
 
-NOTHING: Mapping[str, Known] = {}
-
-
-def check_known(body: Body, refused: Mapping[str, Known]) -> tuple[str, ...]:
-    """The names in `body` that nobody knows. Raises ApiError 400 for one that asks for what is not here."""
-    extra: Mapping[str, Any] = body.model_extra or {}
+def check_known(extra: Mapping[str, Any], refused: Mapping[str, Known]) -> tuple[str, ...]:
+    """The names of `extra` fields that nobody knows. Raises ApiError 400 for one that asks for what is not here."""
     for name in sorted(extra.keys() & refused.keys()):
         known = refused[name]
         if not known.asks_for_nothing(extra[name]):

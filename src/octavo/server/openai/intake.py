@@ -1,14 +1,14 @@
 """What endpoints do to a body before there is a job: read it, tell of unknown fields, check, cut prompts."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from octavo.config.schema import LimitsConfig
 from octavo.server.exchange import Exchange
 from octavo.server.openai.body import decode, shown
 from octavo.server.openai.errors import ApiError, invalid
-from octavo.server.openai.fields import NOTHING, Known, check_known
+from octavo.server.openai.fields import check_known
 from octavo.server.openai.job import Prompt
 from octavo.server.openai.params import Asked
 from octavo.server.openai.schema import Body, Model, Sampling, validate
@@ -26,18 +26,15 @@ _COUNTED = {
 """Fields that hold many of something -> the setting that says how many."""
 
 
-async def read(
-    service: Service, exchange: Exchange, kind: type[Model], refused: Mapping[str, Known] = NOTHING
-) -> Model:
+async def read(service: Service, exchange: Exchange, kind: type[Model]) -> Model:
     """The request's body as a `kind`, for a model that is served; a long one is read in a thread.
 
-    `refused`: names that are known and not honoured. What nobody knows in it is reported. Raises ApiError 400, 404,
-    413 or 415.
+    What nobody knows in it is reported. Raises ApiError 400, also for what `kind` refuses, 404, 413 or 415.
     """
     raw = await exchange.body(service.config.limits.max_body_bytes)
     body = await service.off_loop(len(raw), lambda: validate(kind, decode(raw)))
     check_counts(service.config.limits, body)
-    report_unknown(service, exchange, check_known(body, refused))
+    report_unknown(service, exchange, check_known(body.model_extra or {}, kind.refused))
     service.check_model(body.model)
     return body
 

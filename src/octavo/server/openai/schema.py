@@ -1,16 +1,30 @@
 """The bodies of requests: every field that is honoured, with its type. All optional ones may be null.
 
-Ranges are not here: `core.sampling` checks them, once, for every way in. Fields that are known and not honoured yet are
-in `fields.py`. What is in neither is unknown, and the client is told so.
+Ranges are told here and checked in `core.sampling`, once, for every way in. Fields that are known and not honoured yet
+are in `fields.py`. What is in neither is unknown, and the client is told so.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
+from octavo.config.tenants import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from octavo.core.sampling import BOUNDS, SamplingParams
 from octavo.server.openai.body import kind_of, shown
 from octavo.server.openai.errors import ApiError
+from octavo.server.openai.fields import NOT_YET, Known
 
 
 def wrong(allowed: str, value: object) -> PydanticCustomError:
@@ -96,22 +110,45 @@ class _FirstOnly(FailFast):
         return id(self)
 
 
+ShortText = Annotated[str, StringConstraints(max_length=128)]
 Ids = Annotated[list[int], _FirstOnly()]
 Objects = Annotated[list[dict[str, Any]], _FirstOnly()]
 Prompts = Annotated[list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
 
 
-def optional(description: str, default: Any = None) -> Any:
-    """A field that may be left out or null; `default` is what both mean."""
-    return Field(default=default, description=description)
+def optional(description: str, means: Any = None, **schema: Any) -> Any:
+    """A field that may be left out or null. `means` says what both are the same as: a value, or a text in words.
+
+    `schema` is what else a reader should know: its range, where that is checked later.
+    """
+    named = {DEFAULT_IN_WORDS: means, "default": None} if isinstance(means, str) else {"default": means}
+    return Field(default=None, description=description, json_schema_extra={**named, **schema})
+
+
+def sampled(name: str, description: str, means: Any = ..., **schema: Any) -> Any:
+    """An optional field that becomes SamplingParams' `name`: its range and default are those, but for what is given."""
+    bounds, default = BOUNDS.get(name), _DEFAULTS[name] if means is ... else means
+    limits: dict[str, Any] = {}
+    if bounds is not None:
+        low = "exclusiveMinimum" if bounds.above else "minimum"
+        limits = {low: bounds.lowest, "maximum": bounds.highest}
+    known = {key: value for key, value in limits.items() if value is not None}
+    return optional(description, list(default) if isinstance(default, tuple) else default, **{**known, **schema})
+
+
+DEFAULT_IN_WORDS = "x-octavo-default"
+"""What leaving a field out means, in its schema, where no value says it."""
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
 
 
 class Body(BaseModel):
     """Strict: a string is no number, 1 is not true. Unknown names are kept in `model_extra`."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    refused: ClassVar[Mapping[str, Known]] = {}
+    """Names that clients know and this kind of request cannot have. One that is a field of it too is honoured."""
 
-    model: str | None = optional("The served model's name; left out: the only one that is served.")
+    model: str | None = optional("The served model's name.", "the one that is served")
 
 
 class Part(BaseModel):
@@ -121,9 +158,9 @@ class Part(BaseModel):
 
 
 class StreamOptions(Part):
-    include_usage: bool | None = optional("One more chunk at the end, with `choices: []` and the usage.")
-    continuous_usage_stats: bool | None = optional("The usage so far in every chunk.")
-    include_obfuscation: Literal[False] | None = optional("Padding against traffic analysis: not available.")
+    include_usage: bool | None = optional("One more chunk at the end, with `choices: []` and the usage.", False)
+    continuous_usage_stats: bool | None = optional("The usage so far in every chunk.", False)
+    include_obfuscation: Literal[False] | None = optional("Padding against traffic analysis: not available.", False)
 
 
 class JsonSchema(Part):
@@ -231,66 +268,99 @@ ToolChoice = Annotated[
 class Generation(Body):
     """What every request that generates may say, in whichever protocol."""
 
-    temperature: float | None = optional("0 is greedy. Default 1.")
-    top_p: float | None = optional("Sample from the most likely tokens that make up this probability. Default 1.")
-    top_k: int | None = optional("Sample from the k most likely tokens; 0 or -1: all. Default 0.")
-    min_p: float | None = optional("Sample from tokens at least this share as likely as the best one. Default 0.")
-    presence_penalty: float | None = optional("Lowers tokens that were generated before. Default 0.")
-    frequency_penalty: float | None = optional("Lowers tokens by how often they were generated. Default 0.")
-    repetition_penalty: float | None = optional("Divides the logits of tokens in prompt or answer. Default 1.")
-    seed: int | None = optional("Repeats a sample; the one used comes back in the header x-octavo-seed.")
-    stop_token_ids: Ids | None = optional("Tokens that end the answer.")
-    include_stop_str_in_output: bool | None = optional("Whether the text that ended the answer is part of it.")
-    ignore_eos: bool | None = optional("Do not end at the model's end-of-text tokens.")
-    min_tokens: int | None = optional("No token that ends the answer before this many. Default 0.")
-    logit_bias: Bias = optional("Token id -> a number from -100 to 100 that is added to its logit.")
-    allowed_token_ids: Ids | None = optional("Sample from these tokens only.")
-    skip_special_tokens: bool | None = optional("Leave control tokens out of the text. Default true.")
+    temperature: float | None = sampled("temperature", "How freely tokens are drawn. 0 is greedy.")
+    top_p: float | None = sampled("top_p", "Sample from the most likely tokens that make up this probability.")
+    top_k: int | None = sampled("top_k", "Sample from the k most likely tokens; 0 or -1: all.", minimum=-1)
+    min_p: float | None = sampled("min_p", "Sample from tokens at least this share as likely as the best one.")
+    presence_penalty: float | None = sampled("presence_penalty", "Lowers tokens that were generated before.")
+    frequency_penalty: float | None = sampled(
+        "frequency_penalty", "Lowers tokens by how often they were generated before."
+    )
+    repetition_penalty: float | None = sampled(
+        "repetition_penalty", "Divides the logits of tokens in prompt or answer."
+    )
+    seed: int | None = sampled(
+        "seed", "Repeats a sample; the one used comes back in the header x-octavo-seed.", "drawn"
+    )
+    stop_token_ids: Ids | None = sampled("stop_token_ids", "Tokens that end the answer.")
+    include_stop_str_in_output: bool | None = sampled(
+        "include_stop_str_in_output", "Whether the text that ended the answer is part of it."
+    )
+    ignore_eos: bool | None = sampled("ignore_eos", "Do not end at the model's end-of-text tokens.")
+    min_tokens: int | None = sampled("min_tokens", "No token that ends the answer before this many.")
+    logit_bias: Bias = sampled(
+        "logit_bias",
+        "Token id -> a number from -100 to 100 that is added to its logit: at most --max-logit-bias tokens.",
+        {},
+    )
+    allowed_token_ids: Ids | None = sampled("allowed_token_ids", "Sample from these tokens only.", "all tokens")
+    skip_special_tokens: bool | None = sampled("skip_special_tokens", "Leave control tokens out of the text.")
     structured_outputs: StructuredOutputs | None = optional("The form that the answer has, vLLM's way.")
-    stream: bool | None = optional("Send server-sent events as the tokens come.")
-    cache_salt: str | None = optional("Share cached prompts only with requests of the same salt.")
-    priority: int | None = optional("Lower goes first; needs --scheduling-policy priority if not 0.")
-    truncate_prompt_tokens: int | None = optional("Keep only this many tokens, the last; -1: as many as fit.")
-    request_id: str | None = Field(
-        default=None, max_length=128, description="Becomes part of the answer's id, which is in each chunk of a stream."
+    stream: bool | None = optional("Send server-sent events as the tokens come.", False)
+    cache_salt: str | None = optional("Share cached prompts only with requests of the same salt. Not empty.")
+    priority: int | None = optional(
+        "Lower goes first; needs --scheduling-policy priority if not 0.",
+        "the tenant's, or 0",
+        minimum=HIGHEST_PRIORITY,
+        maximum=LOWEST_PRIORITY,
+    )
+    truncate_prompt_tokens: int | None = optional(
+        "Keep only this many tokens of the prompt, the last; -1: as many as fit.", "a prompt that is too long: 400"
+    )
+    request_id: ShortText | None = optional(
+        "Becomes part of the answer's id, which is in each chunk of a stream.", "drawn"
     )
 
 
 class Sampling(Generation):
     """What chat and completions have in common."""
 
-    n: int | None = optional("Choices for each prompt. Default 1.")
-    best_of: int | None = optional(
+    refused: ClassVar[Mapping[str, Known]] = NOT_YET
+
+    n: int | None = sampled("n", "Choices for each prompt: at most --max-num-seqs, and with all prompts --max-choices.")
+    best_of: int | None = sampled(
+        "best_of",
         "Generate this many, return the n with the highest sum of logprobs, best first; usage counts those. Not with "
-        "stream. With use_beam_search: the number of beams. Default: n."
+        "stream. With use_beam_search: the number of beams. At most --max-num-seqs.",
+        "n",
     )
-    use_beam_search: bool | None = optional(
+    use_beam_search: bool | None = sampled(
+        "use_beam_search",
         "Search for the most likely answers instead of drawing: n of best_of beams, best first, all at once when they "
         "are known, in a stream too. Stop strings cut the answers that were found. Not with temperature (but 0 or 1), "
-        "top_p, top_k, min_p, penalties, logit_bias, allowed_token_ids."
+        "top_p, top_k, min_p, penalties, logit_bias, allowed_token_ids, or a form of the answer.",
     )
-    length_penalty: float | None = optional(
-        "A beam scores its sum of logprobs / its number of generated tokens ** this: from -10 to 10, higher favours "
-        "long answers. Default 1."
+    length_penalty: float | None = sampled(
+        "length_penalty",
+        "A beam scores its sum of logprobs / its number of generated tokens ** this: higher favours long answers. Only "
+        "with use_beam_search.",
     )
-    early_stopping: Early = optional(
+    early_stopping: Early = sampled(
+        "early_stopping",
         "When a beam search is over, as in Transformers: true: as soon as best_of answers have ended; false: when the "
-        'beams that go on are unlikely to be better than the worst of those; "never": when they cannot be. Default '
-        "false."
+        'beams that go on are unlikely to be better than the worst of those; "never": when they cannot be. Only with '
+        "use_beam_search.",
     )
-    stop: Texts = optional("Texts that end the answer.")
-    max_tokens: int | None = optional("Most tokens to generate; lowered to the room that the context leaves.")
-    max_completion_tokens: int | None = optional("The same as max_tokens.")
-    prompt_logprobs: int | None = optional("Logprobs of the prompt's tokens, with this many alternatives.")
+    stop: Texts = sampled("stop", "Texts that end the answer: at most --max-stop-strings, none empty.")
+    max_tokens: int | None = sampled(
+        "max_tokens",
+        "Most tokens to generate; lowered to the room that the context leaves (400 with --strict). 0 only with echo.",
+        "16 in completions; in a chat the room that the context leaves",
+        minimum=0,
+    )
+    max_completion_tokens: int | None = sampled("max_tokens", "The same as max_tokens.", "max_tokens", minimum=0)
+    prompt_logprobs: int | None = sampled(
+        "prompt_logprobs", "Logprobs of the prompt's tokens, with this many alternatives."
+    )
     response_format: ResponseFormat | None = optional("The form that the answer has, OpenAI's way.")
     guided_json: dict[str, Any] | str | None = optional("The older name of structured_outputs.json.")
     guided_regex: str | None = optional("The older name of structured_outputs.regex.")
     guided_choice: list[str] | None = optional("The older name of structured_outputs.choice.")
     guided_grammar: str | None = optional("The older name of structured_outputs.grammar.")
     stream_options: StreamOptions | None = optional("Only with stream.")
-    echo: bool | None = optional("Put the prompt (in chat: the message that is continued) before the answer.")
-    return_token_ids: bool | None = optional("Also answer prompt_token_ids and token_ids.")
-    return_tokens_as_token_ids: bool | None = optional("Write tokens in logprobs as `token_id:N`.")
+    echo: bool | None = optional("Put the prompt (in chat: the message that is continued) before the answer.", False)
+    return_token_ids: bool | None = optional("Also answer prompt_token_ids and token_ids.", False)
+    return_tokens_as_token_ids: bool | None = optional("Write tokens in logprobs as `token_id:N`.", False)
     user: str | None = optional("No effect: nothing is recorded about users.")
     metadata: dict[str, Any] | None = optional("No effect: nothing is stored.")
     safety_identifier: str | None = optional("No effect: nothing is recorded about users.")
@@ -300,26 +370,30 @@ class Sampling(Generation):
 class ChatRequest(Sampling):
     """POST /v1/chat/completions"""
 
-    messages: Objects = Field(description="The conversation. Content is a string or text parts.")
-    logprobs: bool | None = optional("Report the logprob of each token.")
-    top_logprobs: int | None = optional("How many alternatives to report with it; needs logprobs.")
-    add_generation_prompt: bool | None = optional("Let the template open the assistant's turn. Default true.")
-    continue_final_message: bool | None = optional("Go on with the last message, instead of a new turn.")
+    messages: Objects = Field(
+        description="The conversation, at most --max-messages. Content is a string or text parts."
+    )
+    logprobs: bool | None = optional("Report the logprob of each token.", False)
+    top_logprobs: int | None = sampled("logprobs", "How many alternatives to report with it; needs logprobs.", 0)
+    add_generation_prompt: bool | None = optional(
+        "Let the template open the assistant's turn.", "true, and false with continue_final_message"
+    )
+    continue_final_message: bool | None = optional("Go on with the last message, instead of a new turn.", False)
     chat_template_kwargs: dict[str, Any] | None = optional("More variables for the chat template.")
     documents: Objects | None = optional("Documents for chat templates that use them.")
     tools: Tools | None = optional("Functions that the model may call.")
     tool_choice: ToolChoice | None = optional(
-        "none, auto, required, or the function to call. Default: auto with tools, otherwise none."
+        "none, auto, required, or the function to call.", "auto with tools, otherwise none"
     )
-    parallel_tool_calls: bool | None = optional("Whether an answer may have several calls. Default true.")
+    parallel_tool_calls: bool | None = optional("Whether an answer may have several calls.", True)
 
 
 class CompletionRequest(Sampling):
     """POST /v1/completions"""
 
-    prompt: Prompts = Field(description="One prompt or many, as text or as token ids.")
-    logprobs: int | None = optional("Report the logprob of each token, with this many alternatives.")
-    add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
+    prompt: Prompts = Field(description="One prompt or many (--max-prompts), as text or as token ids.")
+    logprobs: int | None = sampled("logprobs", "Report the logprob of each token, with this many alternatives.")
+    add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text.", True)
 
 
 class TextRequest(Body):
@@ -327,12 +401,12 @@ class TextRequest(Body):
 
     prompt: str | None = optional("A text.")
     messages: Objects | None = optional("A conversation, put through the chat template.")
-    add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text. Default true.")
+    add_special_tokens: bool | None = optional("Add the tokenizer's BOS to a text.", True)
     parse_special: bool | None = optional(
-        "Read control tokens in the text as such. Default: as in a prompt (--allow-special-tokens-in-text)."
+        "Read control tokens in the text as such.", "as in a prompt (--allow-special-tokens-in-text)"
     )
-    add_generation_prompt: bool | None = optional("For messages. Default true.")
-    continue_final_message: bool | None = optional("For messages. Default false.")
+    add_generation_prompt: bool | None = optional("For messages.", "true, and false with continue_final_message")
+    continue_final_message: bool | None = optional("For messages.", False)
     chat_template_kwargs: dict[str, Any] | None = optional("For messages.")
     tools: Tools | None = optional("For messages: shown to the template.")
 
@@ -341,8 +415,8 @@ class TokenizeRequest(TextRequest):
     """POST /tokenize: `prompt` (or `content`), or `messages`."""
 
     content: str | None = optional("The same as prompt.")
-    add_special: bool | None = optional("The same as add_special_tokens.")
-    return_token_strs: bool | None = optional("Also answer the text of each token.")
+    add_special: bool | None = optional("The same as add_special_tokens.", True)
+    return_token_strs: bool | None = optional("Also answer the text of each token.", False)
 
 
 class PrefixRequest(TextRequest):
@@ -352,11 +426,14 @@ class PrefixRequest(TextRequest):
     cache_salt: str | None = optional("The salt of the requests that it is about.")
 
 
+DEFAULT_TTL_S, MAX_TTL_S = 3600.0, 30 * 86400.0
+
+
 class PinRequest(PrefixRequest):
     """POST /octavo/v1/pins: `prompt`, `token_ids` or `messages`."""
 
-    add_generation_prompt: bool | None = optional("For messages. Default false.")
-    ttl: float | None = optional("How long it stays, in seconds. Default 3600, at most 2592000.")
+    add_generation_prompt: bool | None = optional("For messages.", False)
+    ttl: float | None = optional("How long it stays, in seconds.", DEFAULT_TTL_S, minimum=1, maximum=MAX_TTL_S)
 
 
 class DetokenizeRequest(Body):

@@ -1,0 +1,144 @@
+"""The API as an OpenAPI document: made from the routes, the request classes and the shapes of answers."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from octavo import __version__
+from octavo.server.exchange import HEADERS
+from octavo.server.openai.codes import CODES
+from octavo.server.openai.schema import Body
+from octavo.server.shapes import Error
+
+if TYPE_CHECKING:
+    from octavo.server.routes import Route
+
+REFUSED = "x-octavo-refused"
+"""In the schema of a body: fields that are known and not honoured, why, and values that are taken all the same."""
+_REFERENCES = "#/components/schemas/{name}"
+_JSON = "application/json"
+_EVENTS = "text/event-stream"
+
+OF_ALL = (400, 401, 403, 408, 431, 500)
+"""What any route may answer."""
+_WITH_A_BODY = (404, 413, 415, 503)
+_GENERATING = (429, 504)
+_STATUSES: Mapping[int, str] = {
+    400: "The request cannot be answered as it is",
+    401: "A key is needed",
+    403: "Not for tenants",
+    404: "There is no such thing here",
+    408: "The request did not come in time",
+    409: "Not while things are as they are",
+    413: "The body is too long",
+    415: "The body is not JSON",
+    429: "A quota is used up",
+    431: "The headers are too long",
+    500: "Something went wrong in the server",
+    503: "Not now",
+    504: "The answer took too long",
+}
+_RETRY_AFTER = {"description": "Seconds after which it should work.", "schema": {"type": "integer", "minimum": 0}}
+
+
+def describe(routes: "Iterable[Route]") -> dict[str, Any]:
+    """The OpenAPI 3.1 document of these routes."""
+    schemas: dict[str, Any] = {}
+    error = _shape(Error, schemas)
+    schemas["Problem"]["properties"]["code"]["enum"] = list(CODES)
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(path_of(route), {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Octavo", "version": __version__, "description": "LLM inference over a paged KV cache."},
+        "paths": paths,
+        "security": [{}, {"bearer": []}, {"x-api-key": []}],
+        "components": {
+            "schemas": schemas,
+            "responses": {str(status): _problem(status, error) for status in _STATUSES},
+            "headers": {name: {"description": text, "schema": {"type": "string"}} for name, text in HEADERS.items()},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def path_of(route: "Route") -> str:
+    """The route's path, as OpenAPI writes one with a part that varies."""
+    return f"{route.path}{{{route.names}}}" if route.path.endswith("/") else route.path
+
+
+def _operation(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
+    answer = {"description": _sentence(route.answer), "headers": _headers(route), "content": _content(route, schemas)}
+    problems = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _problems(route)}
+    operation: dict[str, Any] = {
+        "summary": (route.handler.__doc__ or "").strip().split("\n")[0],
+        "operationId": getattr(route.handler, "__name__", route.path),
+        "responses": {str(route.status): answer, **problems},
+    }
+    if route.path.endswith("/"):
+        operation["parameters"] = [
+            {"name": route.names, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        ]
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _body(route.body, schemas)}}}
+    return operation
+
+
+def _problems(route: "Route") -> list[int]:
+    with_a_body = _WITH_A_BODY if route.body is not None else ()
+    generating = _GENERATING if route.generates else ()
+    return sorted({*OF_ALL, *with_a_body, *generating, *route.problems})
+
+
+def _headers(route: "Route") -> dict[str, Any]:
+    names = ["x-request-id"]
+    if route.body is not None:
+        names.append("x-octavo-unknown-fields")
+    if route.events is not None:
+        names += ["x-octavo-seed", "x-octavo-max-tokens", "x-octavo-cache-miss"]
+    if route.generates:
+        names += [name for name in HEADERS if name.startswith("x-ratelimit-")]
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _content(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {route.media: {"schema": _shape(route.answer, schemas)}}
+    if route.events is not None:
+        text = "With `stream: true`: events of the form `data: {...}`, the last one `data: [DONE]`, and comments."
+        event = _shape(route.events, schemas)
+        content[_EVENTS] = {"schema": {"type": "string", "description": text}, "x-octavo-event": event}
+    return content
+
+
+def _problem(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    retries = {"retry-after": _RETRY_AFTER} if status in (409, 429, 503) else {}
+    headers = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}, **retries}
+    return {"description": _STATUSES[status], "headers": headers, "content": {_JSON: {"schema": error}}}
+
+
+def _shape(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an answer. Where it names its fields, it has no others."""
+    (schema,), components = msgspec.json.schema_components([kind], ref_template=_REFERENCES)
+    for component in components.values():
+        component["additionalProperties"] = False
+    schemas.update(components)
+    return schema
+
+
+def _sentence(kind: Any) -> str:
+    return "The answer" if kind in (str, dict) or not kind.__doc__ else kind.__doc__.strip().split("\n")[0]
+
+
+def _body(body: type[Body], schemas: dict[str, Any]) -> dict[str, str]:
+    schema = body.model_json_schema(ref_template=_REFERENCES.replace("name", "model"))
+    schemas.update(schema.pop("$defs", {}))
+    refused = {name: known for name, known in body.refused.items() if name not in body.model_fields}
+    if refused:
+        schema[REFUSED] = {name: {"why": known.why, "taken": [None, *known.neutral]} for name, known in refused.items()}
+    schemas[body.__name__] = schema
+    return {"$ref": _REFERENCES.format(name=body.__name__)}

@@ -1,0 +1,84 @@
+"""Routes: all that can be asked of a server, by whom it is answered, and what comes back."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.server import caching, documentation, operations, pinning, shapes
+from octavo.server.exchange import Exchange
+from octavo.server.exposition import CONTENT_TYPE
+from octavo.server.openai import chat, completions, models, tokenize
+from octavo.server.openai.schema import (
+    Body,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    PinRequest,
+    PrefixRequest,
+    TokenizeRequest,
+)
+from octavo.server.service import Service
+
+Handler = Callable[[Service, Exchange], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path. A path that ends in `/` takes all that begin with it."""
+
+    method: str
+    path: str
+    handler: Handler
+    answer: Any = str
+    """What comes back: one of `shapes`, as JSON; `str`: a text."""
+    body: type[Body] | None = None
+    names: str = "model"
+    """What the rest of such a path is."""
+    generates: bool = False
+    """It makes the engine work, and so counts as one that runs or waits."""
+    events: Any = None
+    """What an event is, where the answer may come as a stream of them."""
+    status: int = 200
+    media: str = "application/json"
+    problems: tuple[int, ...] = ()
+    """Statuses of 400 or more, beside those that each route like this has: see `openapi`."""
+
+
+ROUTES = (
+    Route("GET", "/v1/models", models.list_models, shapes.Cards, problems=(503,)),
+    Route("GET", "/v1/models/", models.show_model, shapes.Card, problems=(404, 503)),
+    Route(
+        "POST",
+        "/v1/chat/completions",
+        chat.chat,
+        shapes.ChatAnswer,
+        ChatRequest,
+        generates=True,
+        events=shapes.ChatChunk,
+    ),
+    Route(
+        "POST",
+        "/v1/completions",
+        completions.complete,
+        shapes.CompletionAnswer,
+        CompletionRequest,
+        generates=True,
+        events=shapes.CompletionChunk,
+    ),
+    Route("POST", "/tokenize", tokenize.tokenize, shapes.Tokens, TokenizeRequest),
+    Route("POST", "/detokenize", tokenize.detokenize, shapes.Text, DetokenizeRequest),
+    Route("GET", "/tokenizer_info", tokenize.tokenizer_info, shapes.TokenizerInfo, problems=(503,)),
+    Route("GET", "/version", operations.version, shapes.Version),
+    Route("GET", "/health", operations.health, shapes.Health, problems=(503,)),
+    Route("GET", "/health/ready", operations.ready, shapes.Ready, problems=(503,)),
+    Route("GET", "/load", operations.load, shapes.Load),
+    Route("GET", "/metrics", operations.metrics, media=CONTENT_TYPE.decode()),
+    Route("POST", "/octavo/v1/explain", caching.explain, shapes.Explanation, PrefixRequest),
+    Route("GET", pinning.PATH, pinning.list_pins, shapes.Pins, problems=(503,)),
+    Route("POST", pinning.PATH, pinning.add, shapes.PinAdded, PinRequest, generates=True, status=201, problems=(409,)),
+    Route("DELETE", f"{pinning.PATH}/", pinning.remove, shapes.PinRemoved, names="id", problems=(404, 503)),
+    Route("DELETE", "/octavo/v1/prefix_cache", caching.reset, shapes.BlocksDropped, problems=(409, 503)),
+    Route("POST", "/reset_prefix_cache", caching.reset_as_vllm, shapes.Success, problems=(409, 503)),
+    Route("GET", "/docs", documentation.page, media="text/html; charset=utf-8"),
+    Route("GET", "/openapi.json", documentation.document, shapes.Document),
+)
