@@ -10,6 +10,7 @@ from octavo.backends.cpu import CpuBackend, CpuModel
 from octavo.backends.cpu.isa import candidates
 from octavo.backends.ledger import LedgerBackend
 from octavo.backends.reference import ReferenceBackend
+from octavo.backends.simulated import SimulatedBackend, StepCosts, VirtualTime
 from octavo.core.ports import Backend
 from octavo.loaders.dequant import dequantize
 from octavo.models.checkpoint import Checkpoint, Vocabulary
@@ -100,6 +101,13 @@ def open_ledger(windows: Windows = (None,)) -> Open:
     return open_backend
 
 
+def open_simulated(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
+    """Over a ledger, whose answers it gives at other times."""
+    ledger = open_ledger()(num_blocks, block_size, poisoned=poisoned)
+    assert isinstance(ledger, LedgerBackend)
+    return SimulatedBackend(ledger, StepCosts(base_s=0.01, token_s=0.001), VirtualTime())
+
+
 def open_reference(windows: Windows = ()) -> Open:
     """`windows`: of each layer."""
 
@@ -167,4 +175,9 @@ WITH_WEIGHTS: dict[str, Open] = {
     "reference-windows": open_reference(WINDOWS),
     **{f"cpu-{isa}-{name}": open_cpu(isa, kind) for isa in ISAS for name, kind in CPU_KINDS.items()},
 }
-ALL: dict[str, Open] = {"ledger": open_ledger(), "ledger-windows": open_ledger((None, 5)), **WITH_WEIGHTS}
+ALL: dict[str, Open] = {
+    "ledger": open_ledger(),
+    "ledger-windows": open_ledger((None, 5)),
+    "simulated": open_simulated,
+    **WITH_WEIGHTS,
+}

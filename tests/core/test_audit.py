@@ -99,6 +99,10 @@ def finish_and_keep_blocks(scheduler: Scheduler) -> None:
     scheduler.roster.running[0].state = ChoiceState.PREEMPTED
 
 
+def forget_a_demand(scheduler: Scheduler) -> None:
+    scheduler.roster.demands.remove("", scheduler.roster.waiting[0].demand)
+
+
 def queue_out_of_order(scheduler: Scheduler) -> None:
     scheduler.roster.running.reverse()
 
@@ -188,6 +192,7 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("life_cycle_is_kept", run_without_a_move),
     ("life_cycle_is_kept", finish_and_keep_blocks),
     ("life_cycle_is_kept", queue_out_of_order),
+    ("demands_add_up", forget_a_demand),
     ("tokens_are_within_bounds", compute_too_much),
     ("nobody_draws_for_the_finished", draw_for_the_finished),
     ("nobody_draws_for_the_finished", follow_nobody),

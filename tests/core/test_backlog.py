@@ -1,10 +1,12 @@
 """How much may wait: the limits, their arithmetic, and the time after which there is room again."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.core.backlog import LONGEST_RETRY_S, DrainRate, retry_after_s
+from octavo.core.backlog import LINE_S, LONGEST_RETRY_S, DrainRate, Line, beyond
 from octavo.core.lengths import MEMORY, PRIOR, AnswerLengths
 from octavo.core.types import FinishReason
 from tests.core.replica import Replica, limits, request
@@ -70,10 +72,10 @@ def test_what_leaves_the_queue_by_any_door_makes_room() -> None:
     replica.submit(*[request(f"r{i}", [i]) for i in range(3)])
     for i in range(3):
         replica.cancel(f"r{i}")
-    assert replica.scheduler.roster.waiting_tokens == 0
+    assert replica.scheduler.roster.demands.total.num_tokens == 0
     assert submitted(replica, 3) == []
     replica.run()
-    assert replica.scheduler.roster.waiting_tokens == 0
+    assert replica.scheduler.roster.demands.total.num_tokens == 0
 
 
 def test_nonsense_is_refused_for_good_even_where_the_queue_is_full() -> None:
@@ -99,10 +101,114 @@ def test_the_time_to_come_back_is_what_must_drain_at_the_measured_rate() -> None
     replica.run()
 
 
-@given(st.floats(0, 1e9), st.none() | st.floats(0, 1e6))
-def test_the_time_to_come_back_is_whole_seconds_within_bounds(num_tokens: float, rate: float | None) -> None:
-    after_s = retry_after_s(num_tokens, rate)
-    assert isinstance(after_s, int) and 1 <= after_s <= LONGEST_RETRY_S
+def test_a_token_takes_a_slot_in_each_group_of_layers() -> None:
+    """48 slots are free: with three groups that is room for 16 tokens, not for 48."""
+    replica = Replica(limits(max_num_queued_tokens=20, windows=(None, None, None)))
+    assert submitted(replica, 10, prompt_len=6) == ["queue_tokens_full"] * 7
+    replica.run()
+
+
+def test_what_is_kept_for_those_who_run_is_not_free() -> None:
+    """The one that runs has 20 slots, and 24 more are kept for it: of 48, 4 are free for others."""
+    replica = Replica(limits(max_num_queued_tokens=10, block_manager="v2", max_model_len=44))
+    submitted(replica, 1, prompt_len=20, max_tokens=24)
+    replica.step()
+    assert replica.scheduler.load().blocks_reserved == 6
+    assert submitted(replica, 3, prompt_len=3) == ["queue_tokens_full"]
+    replica.run()
+
+
+# ---- tenants ----
+
+
+def from_tenant(replica: Replica, tenant: str, count: int, **params) -> int:
+    """How many of this tenant's requests were refused."""
+    names = [f"{tenant}{len(replica.outcomes)}-{i}" for i in range(count)]
+    for name in names:
+        replica.submit(request(name, [1] * 4, tenant=tenant, **params))
+    return sum(replica.outcomes[name].refused is not None for name in names)
+
+
+@pytest.mark.parametrize("by", [{"max_num_queued_reqs": 12}, {"max_num_queued_tokens": 96 - 48}])
+def test_a_full_queue_still_takes_from_a_tenant_with_less_than_its_share(by: dict[str, int]) -> None:
+    """12 wait beyond those that could start, in one count or the other."""
+    replica = Replica(limits(max_num_seqs=1, **by))
+    replica.submit(request("runs", [1] * 4, tenant="red", max_tokens=40 if "max_num_queued_reqs" in by else 4))
+    replica.step()
+    room = 20 - from_tenant(replica, "red", 20)
+    assert room in (11, 12)
+    assert from_tenant(replica, "red", 1) == 1
+    assert from_tenant(replica, "blue", 20) == 20 - room // 2
+    assert from_tenant(replica, "green", 20) == 20 - room // 3
+    assert from_tenant(replica, "red", 1) == from_tenant(replica, "blue", 1) == 1
+    refused = [outcome.refused for outcome in replica.outcomes.values() if outcome.refused]
+    assert "share beside 2 more" in refused[-1].message
+    replica.run()
+
+
+def test_a_tenant_with_nothing_in_the_queue_may_send_one_of_any_size() -> None:
+    replica = Replica(limits(max_num_queued_tokens=1))
+    submitted(replica, 2, prompt_len=40)
+    assert submitted(replica, 1, prompt_len=40) == ["queue_tokens_full"]
+    replica.submit(request("other", [1] * 40, tenant="blue"))
+    assert replica.outcomes["other"].refused is None
+    replica.run()
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), max_size=120))
+def test_tenants_fill_a_queue_a_little_over_its_limit_and_never_refuse_anybody_s_share(
+    most: int, arrivals: list[tuple[int, int]]
+) -> None:
+    waiting = Counter[int]()
+    for tenant, count in arrivals:
+        num_tenants = len(waiting | {tenant: 1})
+        if beyond(most, waiting.total(), waiting[tenant], count, num_tenants):
+            assert waiting[tenant] and waiting[tenant] + count > most // num_tenants
+        else:
+            waiting[tenant] += count
+    largest = 9 * len(waiting)  # a tenant's first is let in whatever its size
+    assert waiting.total() <= most * sum(1 / n for n in range(1, len(waiting) + 1)) + largest
+    if len(waiting) == 1:
+        assert waiting.total() <= max(most, 9)
+
+
+# ---- when to come back ----
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1e9), st.floats(0, 1e6), st.floats(0, 100)), max_size=50),
+    st.none() | st.floats(0, 1e6),
+)
+def test_the_time_to_come_back_is_whole_seconds_within_bounds(
+    asked: list[tuple[str, float, float, float]], rate: float | None
+) -> None:
+    line, now = Line(), 0.0
+    for tenant, num_before, num_wanted, later_s in asked:
+        now += later_s
+        after_s = line.join(tenant, num_before, num_wanted, rate, now)
+        assert isinstance(after_s, int) and 1 <= after_s <= LONGEST_RETRY_S
+        assert after_s <= max(LINE_S, num_before / rate if rate else 0) + 1
+
+
+def test_those_who_are_sent_away_together_are_told_one_time_after_the_other() -> None:
+    line = Line()
+    assert [line.join("", 500, 100, 100.0, 0.0) for _ in range(4)] == [5, 6, 7, 8]
+    assert line.join("", 500, 100, 100.0, 2.5) == 7, "9 s from the beginning"
+    assert line.join("", 500, 100, 100.0, 60.0) == 5, "all who were told have come"
+
+
+def test_after_a_minute_the_line_begins_anew() -> None:
+    line = Line()
+    told = [line.join("", 100, 1000, 100.0, 0.0) for _ in range(12)]
+    assert told == [1, 11, 21, 31, 41, 51] * 2
+
+
+def test_who_does_not_wait_keeps_nobody_waiting_but_his_own_tenant() -> None:
+    line = Line()
+    for _ in range(30):
+        line.join("red", 100, 100, 100.0, 0.0)
+    assert line.join("blue", 100, 100, 100.0, 0.0) == 1
+    assert line.join("blue", 100, 100, 100.0, 0.0) == 3, "two tenants take turns"
 
 
 @given(st.lists(st.tuples(st.integers(1, 4000), st.floats(0.001, 5)), min_size=1))

@@ -122,7 +122,7 @@ def test_three_hundred_clients_that_leave_at_random_leave_nothing(site: Site) ->
             threading.Event().wait(draw.random() * 0.01)
     service = site.app.service
     site.until(lambda: idle(site) and service.meters.num_followed == 0)
-    assert service.doorway.num_inside == 0
+    assert service.doorway.num_inside == service.doorway.num_waiting_tokens == 0
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert site.metric(name) == 0
     assert site.metric("octavo:tenant_requests_live") == 0

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from octavo.core.backlog import Demand
 from octavo.core.choice import Choice
 from octavo.core.pins import room_for_pins
 from octavo.core.plan import Work
@@ -205,6 +206,19 @@ def life_cycle_is_kept(scheduler: Scheduler) -> Iterator[str]:
         yield f"{width} choices run, at most {scheduler.limits.max_num_seqs} may"
 
 
+def demands_add_up(scheduler: Scheduler) -> Iterator[str]:
+    """What is counted for the queue is what those want who wait or are held, of each tenant and of all."""
+    waiting = (*scheduler.roster.waiting, *scheduler.roster.held)
+    demands = scheduler.roster.demands
+    for tenant in {choice.request.tenant for choice in waiting}:
+        own = [choice.demand for choice in waiting if choice.request.tenant == tenant]
+        if demands.of(tenant) != (due := Demand(len(own), sum(own))):
+            yield f"tenant {tenant!r} is counted with {demands.of(tenant)} in the queue, and has {due}"
+    due = Demand(len(waiting), sum(choice.demand for choice in waiting))
+    if demands.total != due:
+        yield f"the queue is counted with {demands.total}, and has {due}"
+
+
 def tokens_are_within_bounds(scheduler: Scheduler) -> Iterator[str]:
     """A running choice has computed fewer tokens than it knows, unless it is a beam that waits for others; it has slots
     for just those and the granted ones."""
@@ -313,6 +327,7 @@ LAWS: tuple[Law, ...] = (
     steps_keep_their_budgets,
     sharing_is_of_equals,
     life_cycle_is_kept,
+    demands_add_up,
     tokens_are_within_bounds,
     nobody_draws_for_the_finished,
     beams_keep_step,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from octavo.core.backlog import Backlog, DrainRate, Overfull, overfull
+from octavo.core.backlog import Backlog, DrainRate, Line, Overfull, overfull
 from octavo.core.beam_group import BeamGroup
 from octavo.core.beams import sampler_params
 from octavo.core.budget import Never, Terms, judge, stop_ids_of
@@ -19,13 +19,14 @@ from octavo.core.types import Limits
 class Reception:
     """Knows how long answers are and how fast a queue drains, from what came before."""
 
-    __slots__ = ("_limits", "_planned_s", "_rank", "_serial", "drained", "lengths")
+    __slots__ = ("_limits", "_line", "_planned_s", "_rank", "_serial", "drained", "lengths")
 
     def __init__(self, limits: Limits, rank: Rank) -> None:
         self._limits = limits
         self._rank = rank
         self._serial = 0
         self._planned_s = 0.0
+        self._line = Line()
         self.lengths = AnswerLengths()
         self.drained = DrainRate()
 
@@ -37,14 +38,28 @@ class Reception:
         if isinstance(terms, Never):
             return terms
         expected = self.lengths.expect(terms.max_len - len(request.prompt))
-        backlog = Backlog(
-            num_reqs=len(roster.waiting) + len(roster.held),
-            num_tokens=roster.waiting_tokens,
+        backlog = self._backlog(request.tenant, roster, cache)
+        return overfull(self._limits, backlog, request.demand(expected)) or replace(terms, expected=expected)
+
+    def _backlog(self, tenant: str, roster: Roster, cache: KvCache) -> Backlog:
+        """A token takes a slot in each group of layers; a window may make that fewer, which is left aside."""
+        free_slots = max(0, cache.pool.num_unpromised) * self._limits.block_size
+        demands = roster.demands
+        return Backlog(
+            total=demands.total,
+            own=demands.of(tenant),
+            num_tenants=demands.num_tenants(tenant),
             free_seqs=self._limits.max_num_seqs - roster.num_seqs,
-            free_tokens=cache.pool.num_free * self._limits.block_size,
+            free_tokens=free_slots // cache.groups.num_groups,
         )
-        full = overfull(self._limits, backlog, request.demand(expected), self.drained.tokens_per_s)
-        return full or replace(terms, expected=expected)
+
+    def refuse(self, request: Request, why: Never | Overfull, now: float) -> Refused:
+        """The event that says it. Who is refused for now gets a place in the line of those who may come back."""
+        after_s = None
+        if isinstance(why, Overfull):
+            rate = self.drained.tokens_per_s
+            after_s = self._line.join(request.tenant, why.num_before, why.num_wanted, rate, now)
+        return Refused(request.request_id, now, why.code, why.message, after_s)
 
     def choices_of(self, request: Request, terms: Terms, cache: KvCache) -> tuple[Choice, ...]:
         """The choices of a request that is taken in: the first waits, the others follow it."""
@@ -89,12 +104,6 @@ class Reception:
         """A choice is over: so long answers are."""
         if len(choice.tokens) > choice.prompt_len:
             self.lengths.learn(choice.max_len - choice.prompt_len, len(choice.tokens) - choice.prompt_len)
-
-
-def refusal(request: Request, why: Never | Overfull, now: float) -> Refused:
-    """The event that says it."""
-    after_s = why.retry_after_s if isinstance(why, Overfull) else None
-    return Refused(request.request_id, now, why.code, why.message, after_s)
 
 
 def queued(request: Request, now: float) -> Queued:

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from operator import attrgetter
 
+from octavo.core.backlog import Demands
 from octavo.core.choice import Choice
 from octavo.core.request import ChoiceState, Move
 from octavo.core.turns import Turns
@@ -21,7 +22,7 @@ class Roster:
     Finished choices leave `running` only with `sweep`, all at once: whoever walks over it may finish some.
     """
 
-    __slots__ = ("_any_finished", "held", "requests", "running", "turns", "waiting", "waiting_tokens")
+    __slots__ = ("_any_finished", "demands", "held", "requests", "running", "turns", "waiting")
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -31,8 +32,8 @@ class Roster:
         """Those who have none, in order: new ones and preempted ones."""
         self.held: list[Choice] = []
         """Those who lack something from outside, and are in no queue until it comes."""
-        self.waiting_tokens = 0
-        """The sum of the demands of those who wait, and of those who are held."""
+        self.demands = Demands()
+        """What those want who wait, or are held."""
         self.requests: dict[RequestId, tuple[Choice, ...]] = {}
         """All choices of each live request."""
         self._any_finished = False
@@ -48,7 +49,7 @@ class Roster:
         self.requests[first.request_id] = choices
         if first.state is ChoiceState.HELD:
             self.held.append(first)
-            self.waiting_tokens += first.demand
+            self.demands.add(first.request.tenant, first.demand)
         else:
             self._queue(first)
 
@@ -107,16 +108,16 @@ class Roster:
     def _queue(self, choice: Choice) -> None:
         insort(self.waiting, choice, key=_order)
         self.turns.queued(choice)
-        self.waiting_tokens += choice.demand
+        self.demands.add(choice.request.tenant, choice.demand)
 
     def _dequeue(self, choice: Choice) -> None:
         del self.waiting[bisect_left(self.waiting, choice.order, key=_order)]
         self.turns.dequeued(choice)
-        self.waiting_tokens -= choice.demand
+        self.demands.remove(choice.request.tenant, choice.demand)
 
     def _unhold(self, choice: Choice) -> None:
         self.held.remove(choice)
-        self.waiting_tokens -= choice.demand
+        self.demands.remove(choice.request.tenant, choice.demand)
 
     def sweep(self) -> None:
         """Finished choices leave the running ones."""

@@ -35,7 +35,7 @@ from octavo.core.hashing import HASHES, BlockHash
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named, spared
 from octavo.core.ports import Guide
-from octavo.core.reception import Reception, queued, refusal
+from octavo.core.reception import Reception, queued
 from octavo.core.request import ChoiceState, Request
 from octavo.core.roster import Roster
 from octavo.core.tiers import Report, Tier
@@ -117,7 +117,7 @@ class Scheduler:
             self.roster.enter(self._reception.choices_of(request, terms, self.cache))
             self._events.append(queued(request, now))
         else:
-            self._events.append(refusal(request, terms, now))
+            self._events.append(self._reception.refuse(request, terms, now))
         return self._drain(now)
 
     def guide(self, request_id: RequestId, guide: Guide, now: float) -> tuple[Event, ...]:

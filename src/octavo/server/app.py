@@ -105,7 +105,7 @@ def _through_door(route: Route) -> Handler:
         return route.handler
 
     async def handler(service: Service, exchange: Exchange) -> None:
-        with service.doorway.entered(), service.tenancy.entered(exchange):
+        with service.doorway.entered(exchange.tenant.name), service.tenancy.entered(exchange):
             await route.handler(service, exchange)
 
     return handler

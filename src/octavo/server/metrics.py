@@ -169,6 +169,12 @@ class Meters:
         return last.blocks_blank + last.blocks_cached + last.blocks_leased + last.blocks_pinned
 
     @property
+    def num_free_blocks(self) -> int:
+        """Those that a newcomer may have."""
+        last = self.gauges
+        return max(0, last.blocks_blank + last.blocks_cached - last.blocks_reserved)
+
+    @property
     def kv_usage(self) -> float:
         """Share of the KV blocks that running choices or pins hold, from 0 to 1."""
         held = self.gauges.blocks_leased + self.gauges.blocks_pinned

@@ -107,10 +107,13 @@ class Job:
 
     async def _follow(self, index: int, sink: Sink) -> None:
         request, answer = self.requests[index], self.answers[index]
+        place = self.service.doorway.queue(request)
         steps = self.service.client.submit(request)
         try:
             async for events in steps:
                 deltas = answer.take(events)
+                if answer.admitted:
+                    place.leave()
                 self._end_stopped(request.request_id, answer.stopped_here())  # before a slow client is waited for
                 if deltas:
                     if index or self.prompt_only:
@@ -121,6 +124,7 @@ class Job:
         except EngineDead as error:
             raise engine_dead(error) from None
         finally:
+            place.leave()
             await _close(steps)
         if not answer.done:
             raise failed("the engine ended this request without saying why")
