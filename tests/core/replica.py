@@ -5,9 +5,21 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from octavo.backends.ledger import LedgerBackend
 from octavo.core.audit import audit
-from octavo.core.events import Admitted, Event, Finished, Generated, Preempted, PromptScored, Refused, Stepped
+from octavo.core.events import (
+    Admitted,
+    Event,
+    Finished,
+    Generated,
+    Preempted,
+    PromptScored,
+    Queued,
+    Refused,
+    Stepped,
+)
 from octavo.core.pins import PinOutcome, PinWish, room_for_pins
 from octavo.core.plan import ScoredToken, StepPlan, StepResult, Transfers
 from octavo.core.ports import BlockMemory, Guide
@@ -141,6 +153,7 @@ class Replica:
         self.events: list[Event] = []
         self.plans: list[StepPlan] = []
         self.outcomes: dict[str, Outcome] = defaultdict(Outcome)
+        self._queued_at: dict[tuple[str, int], float] = {}
 
     def submit(self, *requests: Request) -> None:
         for one in requests:
@@ -266,7 +279,14 @@ class Replica:
                     self.outcomes[event.request_id].finished[event.choice] = event
                 case PromptScored():
                     self.outcomes[event.request_id].scored.extend(event.scored)
+                case Queued():
+                    self._queued_at[event.request_id, 0] = event.time_s
+                case Preempted():
+                    self._queued_at[event.request_id, event.choice] = event.time_s
                 case Admitted():
+                    queued_at = self._queued_at.pop((event.request_id, event.choice), None)
+                    waited = sum(each.seconds for each in event.waited)
+                    assert queued_at in (None, pytest.approx(event.time_s - waited))
                     self.outcomes[event.request_id].admissions.append(event)
                 case Refused():
                     self.outcomes[event.request_id].refused = event

@@ -170,6 +170,14 @@ def run_and_want_a_block_of_the_tier(scheduler: Scheduler) -> None:
     next(iter(lower.blocks.values())).owners.add(scheduler.roster.running[0])
 
 
+def forget_who_waits(scheduler: Scheduler) -> None:
+    scheduler.waits.left(scheduler.roster.waiting[0], 9.0)
+
+
+def time_who_runs(scheduler: Scheduler) -> None:
+    scheduler.waits.enter(scheduler.roster.running[0], 9.0)
+
+
 def tier_of(scheduler: Scheduler) -> Tier:
     assert scheduler.cache.tier is not None
     return scheduler.cache.tier
@@ -206,6 +214,8 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("tier_adds_up", drop_from_the_tier_what_is_on_its_way),
     ("tier_adds_up", misname_a_block_of_the_tier),
     ("tier_adds_up", run_and_want_a_block_of_the_tier),
+    ("waits_are_timed", forget_who_waits),
+    ("waits_are_timed", time_who_runs),
 ]
 
 

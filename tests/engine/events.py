@@ -26,6 +26,7 @@ from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.structured import Structure, StructuredOutput
 from octavo.core.types import FinishReason
+from octavo.core.waits import Waited
 
 counts = st.integers(0, 2**31)
 names = st.text(min_size=1, max_size=12)
@@ -37,6 +38,7 @@ scored_tokens = st.builds(
 misses = st.builds(
     Miss, st.sampled_from(MissReason), counts, st.none() | numbers, *[st.lists(counts, max_size=3).map(tuple)] * 2
 )
+waits = st.lists(st.builds(Waited, names, numbers, counts, counts), max_size=2).map(tuple)
 tokens = st.lists(plain_tokens | scored_tokens, min_size=1, max_size=3).map(tuple)
 
 
@@ -45,7 +47,7 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
     request_ids, times = st.sampled_from(ids), st.sampled_from([0.0, 0.5, 7.25])
     return st.one_of(
         st.builds(Queued, request_ids, times, counts, counts),
-        st.builds(Admitted, request_ids, counts, times, counts, st.booleans(), st.none() | misses),
+        st.builds(Admitted, request_ids, counts, times, counts, st.booleans(), st.none() | misses, waits),
         st.builds(PromptScored, request_ids, times, tokens),
         st.builds(Generated, request_ids, counts, times, tokens),
         st.builds(Generated, request_ids, counts, times, st.tuples(plain_tokens)),

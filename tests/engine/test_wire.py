@@ -13,6 +13,7 @@ from octavo.core.pins import Pin, PinOutcome, PinWish
 from octavo.core.ports import Capacity
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
+from octavo.core.snapshot import snapshot
 from octavo.engine import wire
 from octavo.engine.answers import ANSWERS
 from octavo.engine.asks import (
@@ -26,8 +27,10 @@ from octavo.engine.asks import (
     PinRemoved,
     RemovePin,
     ResetPrefixCache,
+    TakeSnapshot,
 )
 from octavo.engine.client import EngineFacts
+from tests.core.test_snapshot import busy
 from tests.engine import events as made
 
 facts = EngineFacts(
@@ -79,6 +82,7 @@ asks_and_replies = [
     (ListPins("t"), PinList((PIN, PIN), 3)),
     (ExplainPrefix((1, 2), b"ns", "t"), Explained(1, Miss(MissReason.EVICTED, 1, 2.5, (1,), (2, 3)))),
     (ExplainPrefix((1, 2), b"ns", "t"), Explained(1, None)),
+    (TakeSnapshot(9, 99), snapshot(busy().scheduler, 9, 99, 7.5)),
 ]
 
 

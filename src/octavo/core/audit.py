@@ -316,6 +316,17 @@ def tier_adds_up(scheduler: Scheduler) -> Iterator[str]:
                 yield "somebody who does not wait wants a block of the tier"
 
 
+def waits_are_timed(scheduler: Scheduler) -> Iterator[str]:
+    """Of each choice that waits it is known for what and since when; of none that runs."""
+    roster, waits = scheduler.roster, scheduler.waits
+    for choice in (*roster.waiting, *roster.held):
+        if not waits.times(choice):
+            yield f"{_name(choice)} waits, and its time is not taken"
+    for choice in roster.running:
+        if waits.times(choice) and choice.state is ChoiceState.RUNNING:
+            yield f"{_name(choice)} runs, and is said to wait for {waits.lacks(choice)}"
+
+
 LAWS: tuple[Law, ...] = (
     blocks_add_up,
     reservations_add_up,
@@ -334,6 +345,7 @@ LAWS: tuple[Law, ...] = (
     claims_are_live,
     pins_leave_room,
     tier_adds_up,
+    waits_are_timed,
 )
 
 

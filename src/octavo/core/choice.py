@@ -1,8 +1,9 @@
 """Choice: one continuation of a request, while it is in the engine. Its state moves along the table in request.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from octavo.core.budget import Later
 from octavo.core.drafts import Hopes
 from octavo.core.hashing import KeyChain
 from octavo.core.lease import Lease
@@ -15,6 +16,8 @@ from octavo.core.types import TokenId
 if TYPE_CHECKING:
     from octavo.core.beam_group import BeamGroup
 
+NEVER_ASKED = Later("", 0, 0)
+
 
 @dataclass(slots=True)
 class Wait:
@@ -26,8 +29,14 @@ class Wait:
     """The step that took its lease away; it is not admitted in the same step."""
     num_preempted: int = 0
     """How often its lease was taken away."""
-    lacks: str = ""
-    """What it lacked when it was last asked to start: a resource of `Later`; empty before that."""
+    lacks: Later = NEVER_ASKED
+    """What it lacked when it was last asked to start."""
+    own: Later | None = None
+    """What it alone waits for, as far as `waits.py` keeps its time; these five belong to that module."""
+    since: float = 0.0
+    asked_in: int = 0
+    clocks: dict[str, float] | None = None
+    spent: dict[str, tuple[float, int, int]] = field(default_factory=dict[str, tuple[float, int, int]])
     num_settled: int = 0
     """Generated tokens that are in its tenant's counter."""
     pledged: float = 0

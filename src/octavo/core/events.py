@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from octavo.core.misses import Miss
 from octavo.core.plan import ScoredToken
 from octavo.core.types import FinishReason, RequestId
+from octavo.core.waits import Waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Admitted:
     """True after a preemption: `cached_tokens` then counts generated tokens too."""
     miss: Miss | None = None
     """Why more than the last token has to be computed. None after a preemption, and where no more has to be."""
+    waited: tuple[Waited, ...] = ()
+    """For what it waited, and how long, since it was queued or preempted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,6 @@
 """Gauges: how full one replica is, counted from its blocks and from everybody's place."""
 
-from collections import Counter
-from collections.abc import Sequence
-
 from octavo.core.cache import KvCache
-from octavo.core.choice import Choice
 from octavo.core.events import Stepped
 from octavo.core.roster import Roster
 from octavo.core.types import Load
@@ -43,14 +39,3 @@ def stepped(
     counts = (len(roster.running), len(roster.waiting) + num_held)
     others = (num_held, cache.pins.num_blocks, pool.num_reserved, waiting)
     return Stepped(now, step, *counts, num_tokens, *blocks, timings_s, *others)
-
-
-def reasons(asked: Sequence[Choice], num_waiting: int, shortage: str) -> dict[str, int]:
-    """What those who wait lack, by name. Those who were asked to start say so; the others wait for what ran out.
-
-    `behind`: nothing ran out, but those before them in the order must start first.
-    """
-    counts = Counter([choice.wait.lacks for choice in asked])
-    if num_waiting > len(asked):
-        counts[shortage or "behind"] += num_waiting - len(asked)
-    return dict(counts)

@@ -30,7 +30,7 @@ from octavo.core.events import (
     PromptScored,
 )
 from octavo.core.eviction import EVICTIONS
-from octavo.core.gauges import load_of, reasons, stepped
+from octavo.core.gauges import load_of, stepped
 from octavo.core.hashing import HASHES, BlockHash
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
 from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named, spared
@@ -41,6 +41,7 @@ from octavo.core.roster import Roster
 from octavo.core.tiers import Report, Tier
 from octavo.core.turns import TURNS
 from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
+from octavo.core.waits import Waits
 from octavo.core.watchdog import Watchdog
 
 MAX_PASSED = 64
@@ -82,11 +83,12 @@ class Scheduler:
         self._chunk = named("chunk", CHUNKS, chunk)
         self._reservations = Reservations(named("block_manager", ALLOCATIONS, limits.block_manager), self.cache)
         self.watchdog = Watchdog()
-        self._reasons: dict[str, int] = {}
+        self.waits = Waits()
         self._watermark = int(limits.num_blocks * watermark)
         self._reception = Reception(limits, named("scheduling_policy", RANKS, limits.scheduling_policy))
         self._drafting = None if limits.speculation is None else Drafting(limits.speculation, limits)
-        self._step = 0
+        self.step = 0
+        """The number of the last plan that had work."""
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
         self._events: list[Event] = []
@@ -114,7 +116,9 @@ class Scheduler:
         """
         terms = self._reception.receive(request, self.roster, self.cache)
         if isinstance(terms, Terms):
-            self.roster.enter(self._reception.choices_of(request, terms, self.cache))
+            choices = self._reception.choices_of(request, terms, self.cache)
+            self.roster.enter(choices)
+            self.waits.enter(choices[0], now)
             self._events.append(queued(request, now))
         else:
             self._events.append(self._reception.refuse(request, terms, now))
@@ -125,6 +129,7 @@ class Scheduler:
         choice = self.roster.release(request_id)
         if choice is not None:
             choice.guide = guide
+            self.waits.enter(choice, now)
         return self._drain(now)
 
     def give_up(self, request_id: RequestId, message: str, now: float) -> tuple[Event, ...]:
@@ -177,7 +182,7 @@ class Scheduler:
             self._fund_newcomers(budget)
             self._admit_waiting(budget, now)
         else:
-            self._reasons = reasons((), len(self.roster.waiting), "preemption")
+            self.waits.planned((), len(self.roster.waiting), "preemption", now)
         self._top_up(self._granted[num_decodes:], budget)
         if self._drafting is not None:
             spare = self.cache.pool.num_free - len(self.roster.running) - self._watermark
@@ -189,7 +194,7 @@ class Scheduler:
 
     def stalled(self, now: float) -> tuple[Event, ...]:
         """To be told when a plan has no work, though there is work, and nothing that is awaited: it may not happen."""
-        event = self.watchdog.stalled(self.load(), self._reasons, now)
+        event = self.watchdog.stalled(self.load(), self.waits.counts, now)
         if event is not None:
             self._events.append(event)
         return self._drain(now)
@@ -247,13 +252,13 @@ class Scheduler:
             lacks = self._try_start(choice, budget, now)
             if lacks is None:
                 for other in asked:
-                    other.wait.passed += other.wait.lacks in ("blocks", "seqs")
+                    other.wait.passed += other.wait.lacks.resource in ("blocks", "seqs")
                 continue
             asked.append(choice)
-            choice.wait.lacks = lacks.resource
+            choice.wait.lacks = lacks
             if lacks.resource in ("blocks", "seqs") and choice.wait.passed >= MAX_PASSED:
                 break
-        self._reasons = reasons(asked, len(self.roster.waiting), budget.shortage())
+        self.waits.planned(asked, len(self.roster.waiting), budget.shortage(), now)
 
     def _top_up(self, choices: Iterable[Choice], budget: StepBudget) -> None:
         """Gives what is left of the step to half-computed prompts, if the blocks for it are free."""
@@ -270,9 +275,9 @@ class Scheduler:
         copies = tuple([copy for choice in flight if choice.copies for copy in choice.copies])
         events, transfers = self.cache.seal(now)
         self._events += events
-        plan = StepPlan(self._step + 1, work, copies, transfers)
+        plan = StepPlan(self.step + 1, work, copies, transfers)
         if work:
-            self._step, self._flight, self.in_flight = plan.step, flight, plan
+            self.step, self._flight, self.in_flight = plan.step, flight, plan
             self.watchdog.advanced()
         return plan
 
@@ -295,7 +300,7 @@ class Scheduler:
 
     def _try_start(self, choice: Choice, budget: StepBudget, now: float) -> Later | None:
         """Gives a waiting choice a lease and its first chunk, or says what it lacks."""
-        if choice.wait.preempted_in == self._step + 1:
+        if choice.wait.preempted_in == self.step + 1:
             return Later("turn", 1, 0)
         hit = self.cache.look_up(choice)
         if self.cache.is_in_work(choice, hit):
@@ -332,6 +337,7 @@ class Scheduler:
     def _start(self, choice: Choice, hit: Hit, num_tokens: int, now: float) -> None:
         resumed = choice.state is ChoiceState.PREEMPTED
         miss = None if resumed else self.cache.why_missed(choice, hit, now)
+        waited = self.waits.left(choice, now)
         self.roster.admit(choice)
         choice.wait.passed = 0
         self.cache.take(choice, hit)
@@ -340,7 +346,7 @@ class Scheduler:
         if copies is None:
             raise RuntimeError(f"{choice.request_id} was admitted without the blocks for its first chunk")
         self._grant(choice, num_tokens, copies)
-        self._events.append(Admitted(choice.request_id, choice.index, now, hit.num_tokens, resumed, miss))
+        self._events.append(Admitted(choice.request_id, choice.index, now, hit.num_tokens, resumed, miss, waited))
         if not resumed:
             self.cache.count(choice, hit.num_tokens)
 
@@ -386,11 +392,12 @@ class Scheduler:
         told = (lost, reason, kept, cause, victim.wait.num_preempted)
         self._events.append(Preempted(victim.request_id, victim.index, now, *told))
         self.roster.preempt(victim)
+        self.waits.enter(victim, now)
         budget.tokens += victim.granted
         budget.num_preempted += 1
         victim.granted = victim.computed = 0
         victim.copies = ()
-        victim.wait.preempted_in = self._step + 1
+        victim.wait.preempted_in = self.step + 1
 
     def _park_beams(self, budget: StepBudget, now: float) -> bool:
         """Takes the leases of beams that wait for others, where these cannot get any: nobody else can go on."""
@@ -423,7 +430,8 @@ class Scheduler:
             if choice.computed >= choice.next_full:
                 self._publish(choice)
             if work.targets:
-                self._note_scores(choice, work, outcome, now)
+                choice.scored = work.start + len(work.targets)
+                self._events.append(PromptScored(choice.request_id, now, outcome.scored))
             if work.samples:
                 if choice.beams is not None:
                     self._search(choice.beams, choice, outcome.sampled[0], now)
@@ -448,10 +456,6 @@ class Scheduler:
         """Blocks are full: they can be hit, and where a window gave others back, what is kept is counted anew."""
         if self.cache.publish(choice):
             self._reservations.renew(choice)
-
-    def _note_scores(self, choice: Choice, work: Work, outcome: WorkResult, now: float) -> None:
-        choice.scored = work.start + len(work.targets)
-        self._events.append(PromptScored(choice.request_id, now, outcome.scored))
 
     def _keep_foreseen(self, drafting: Drafting, choice: Choice, outcome: WorkResult, now: float) -> None:
         """The tokens of a step that ran ahead, as far as its guesses were right."""
@@ -487,6 +491,7 @@ class Scheduler:
         beams.advance()
         if not beams.search.over:
             beams.seat_beams(self.roster, self.cache)
+            self.waits.catch(beams.seats, now)
             self._reservations.keep(*beams.seats)
             return
         self._events += beams.results(now)
@@ -525,7 +530,7 @@ class Scheduler:
         self.roster.sweep()
         self._events += self.cache.drain(now)
         self._events += self.cache.told(now)
-        self._events.append(stepped(self.cache, self.roster, now, self._step, num_tokens, timings_s, self._reasons))
+        self._events.append(stepped(self.cache, self.roster, now, self.step, num_tokens, timings_s, self.waits.counts))
         return self._drain(now)
 
     def _drain(self, now: float) -> tuple[Event, ...]:

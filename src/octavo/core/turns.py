@@ -152,7 +152,7 @@ class FairShares:
                 counter += 0 if choice.wait.num_preempted else _prompt_cost(choice)
             else:
                 tries, position = tries + 1, position + 1
-                if choice.wait.lacks in RESOURCES:
+                if choice.wait.lacks.resource in RESOURCES:
                     barred.setdefault(tenant, counter)
             heappush(line, (tries, counter, choice.order, tenant, position))
 

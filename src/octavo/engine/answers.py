@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from octavo.core.events import Event
 from octavo.core.pins import PinOutcome, room_for_pins
 from octavo.core.scheduler import Scheduler
+from octavo.core.snapshot import Snapshot, snapshot
 from octavo.engine.asks import (
     AddPin,
     Ask,
@@ -17,6 +18,7 @@ from octavo.engine.asks import (
     PinRemoved,
     RemovePin,
     ResetPrefixCache,
+    TakeSnapshot,
 )
 
 R = TypeVar("R")
@@ -53,12 +55,17 @@ def _explain(scheduler: Scheduler, ask: ExplainPrefix, now: float) -> Answered[E
     return (), Explained(*scheduler.cache.explain(ask.tokens, ask.namespace, ask.tenant, now))
 
 
+def _look(scheduler: Scheduler, ask: TakeSnapshot, now: float) -> Answered[Snapshot]:
+    return (), snapshot(scheduler, ask.most_requests, ask.most_cells, now)
+
+
 ANSWERS: Mapping[type, Callable[[Scheduler, Any, float], Answered[Any]]] = {
     ResetPrefixCache: _reset,
     AddPin: _pin,
     RemovePin: _unpin,
     ListPins: _list_pins,
     ExplainPrefix: _explain,
+    TakeSnapshot: _look,
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from octavo.core.misses import Miss
 from octavo.core.pins import Pin, PinOutcome, PinWish
+from octavo.core.snapshot import Snapshot
 
 R = TypeVar("R")
 
@@ -89,6 +90,15 @@ class ExplainPrefix(Ask[Explained]):
     reply = Explained
 
 
-_KINDS: tuple[type[Ask[Any]], ...] = (ResetPrefixCache, AddPin, RemovePin, ListPins, ExplainPrefix)
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot(Ask[Snapshot]):
+    """What does the replica look like now: its blocks, its queue, its requests? Of these, no more than so many."""
+
+    most_requests: int
+    most_cells: int
+    reply = Snapshot
+
+
+_KINDS: tuple[type[Ask[Any]], ...] = (ResetPrefixCache, AddPin, RemovePin, ListPins, ExplainPrefix, TakeSnapshot)
 ASKS: Mapping[str, type[Ask[Any]]] = {kind.__name__: kind for kind in _KINDS}
 """Every kind, by the name under which it travels. `answers.py` has the same, with the answer to each."""

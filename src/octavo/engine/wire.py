@@ -37,6 +37,7 @@ from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, RequestId
+from octavo.core.waits import Waited
 from octavo.engine.asks import ASKS, Ask
 from octavo.engine.client import EngineFacts
 
@@ -281,7 +282,7 @@ class EventWriter:
         if isinstance(event, Generated | PromptScored):
             values = (*values[:-1], [_flat(token) for token in values[-1]])
         elif isinstance(event, Admitted):
-            values = (*values[:-1], event.miss and _flat_miss(event.miss))
+            values = (*values[:-2], event.miss and _flat_miss(event.miss), [_flat_wait(each) for each in event.waited])
         if cls not in _OF_REQUEST:
             return (_KINDS[cls], *values)
         return (_KINDS[cls], self._ticket(event), *values)
@@ -307,6 +308,10 @@ def _flat(token: ScoredToken) -> tuple[Any, ...]:
 
 def _flat_miss(miss: Miss) -> tuple[Any, ...]:
     return (miss.reason, miss.at, miss.evicted_s, miss.ours, miss.theirs)
+
+
+def _flat_wait(waited: Waited) -> tuple[Any, ...]:
+    return (waited.reason, waited.seconds, waited.need, waited.have)
 
 
 def read_events(happened: Happened, names: Mapping[int, RequestId]) -> list[Event]:
@@ -342,7 +347,8 @@ def _read_item(item: Sequence[Any], time_s: float, names: Mapping[int, RequestId
     elif cls is Audited:
         values[0] = tuple(values[0])
     elif cls is Admitted:
-        values[-1] = values[-1] and _miss(*values[-1])
+        values[-2] = values[-2] and _miss(*values[-2])
+        values[-1] = tuple(Waited(*each) for each in values[-1])
     values.insert(_TIME_AT[cls], time_s)
     events.append(cls(*values))
 
