@@ -130,7 +130,7 @@ def test_control_tokens_in_texts_count_where_texts_are_trusted(small: Site, site
     def counts(where: Site) -> list[int]:
         plain = {"prompt": control, "max_tokens": 1}
         usages = [where.post("/v1/completions", plain), where.chat(control, max_tokens=1)]
-        return [where.post("/tokenize", {"prompt": control}).json()["count"]] + [
+        return [where.post("/tokenize", {"prompt": f"{control} "}).json()["count"] - 1] + [
             answer.json()["usage"]["prompt_tokens"] for answer in usages
         ]
 

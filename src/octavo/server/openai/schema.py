@@ -415,6 +415,10 @@ class TokenizeRequest(TextRequest):
     """POST /tokenize: `prompt` (or `content`), or `messages`."""
 
     content: str | None = optional("The same as prompt.")
+    parse_special: bool | None = optional(
+        "Read control tokens in the text as such. Default: as in a prompt (--allow-special-tokens-in-text); a text "
+        "that is one control token, whole, is that token."
+    )
     add_special: bool | None = optional("The same as add_special_tokens.", True)
     return_token_strs: bool | None = optional("Also answer the text of each token.", False)
 

@@ -18,8 +18,12 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     content = body.content if body.prompt is None else body.prompt
     if body.content is not None and (body.prompt is not None or body.messages is not None):
         raise invalid("give one of prompt, content and messages", "content")
-    adds = _one_of("add_special_tokens", body.add_special_tokens, body.add_special)
-    ids = await ids_of(service, body.model_copy(update={"prompt": content, "add_special_tokens": adds}))
+    asked = {
+        "prompt": content,
+        "add_special_tokens": _one_of("add_special_tokens", body.add_special_tokens, body.add_special),
+        "parse_special": _reads_controls(service, body.parse_special, content),
+    }
+    ids = await ids_of(service, body.model_copy(update=asked))
     answer: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": service.facts.capacity.max_model_len,
@@ -28,6 +32,11 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     if body.return_token_strs:
         answer["token_strs"] = [service.tokenizer.token_text(token) for token in ids]
     await exchange.reply(200, msgspec.json.encode(answer))
+
+
+def _reads_controls(service: Service, asked: bool | None, content: str | None) -> bool | None:
+    """A text that is one control token, whole, is that token: clients ask for the id of a BOS or EOS so."""
+    return True if asked is None and content is not None and content in service.tokenizer.controls else asked
 
 
 async def ids_of(service: Service, body: TextRequest) -> list[int]:
