@@ -16,7 +16,7 @@ from octavo.server.doorway import Doorway
 from octavo.server.duty import Duty
 from octavo.server.exposition import MetersCollector, registry_of
 from octavo.server.metrics import Meters
-from octavo.server.openai.errors import ApiError, invalid, shutting_down, unavailable, unknown_model
+from octavo.server.openai.errors import ApiError, shutting_down, too_long, unavailable, unknown_model
 from octavo.server.tenancy import Tenancy
 from octavo.server.trials import Trials
 from octavo.text.calls.formats import FORMATS, Format, format_of
@@ -130,7 +130,7 @@ class Service:
         try:
             return await asyncio.to_thread(work) if size > LONG_TEXT else work()
         except TooLong as error:
-            raise invalid(str(error), code="context_length_exceeded") from None
+            raise too_long(error.at_most, f", but the prompt has at least {error.least:,}") from None
 
 
 def _tool_format(parser: str, template: str) -> Format:

@@ -21,6 +21,8 @@ class TooLong(ValueError):
 
     def __init__(self, least: int, at_most: int) -> None:
         super().__init__(f"the prompt has at least {least:,} tokens, more than the context of {at_most:,}")
+        self.least = least
+        self.at_most = at_most
 
 
 @dataclass(frozen=True, slots=True)

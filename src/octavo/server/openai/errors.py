@@ -53,6 +53,12 @@ def bad_parameter(error: ParameterError, name: str) -> ApiError:
     return invalid(str(error).replace(error.field, name, 1), name)
 
 
+def too_long(context: int, why: str, param: str | None = None) -> ApiError:
+    """400: the prompt does not fit. `why` goes on after the words by which clients know that a shorter one would."""
+    message = f"This model's maximum context length is {context} tokens{why}"
+    return ApiError(400, message, param=param, code="context_length_exceeded")
+
+
 def unsupported(param: str, message: str) -> ApiError:
     """400: a field that is known, and that this server does not have yet. Never accepted and ignored."""
     return ApiError(400, message, param=param, code="unsupported_parameter")

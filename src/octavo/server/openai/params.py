@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.config.tenants import HIGHEST_PRIORITY, LOWEST_PRIORITY, NOBODY, PRIVATE, Tenant
 from octavo.core.sampling import ParameterError, SamplingParams, StructuredOutput, check_token_ids
-from octavo.server.openai.errors import ApiError, bad_parameter, invalid
+from octavo.server.openai.errors import ApiError, bad_parameter, invalid, too_long
 from octavo.server.openai.schema import Sampling
 
 
@@ -35,13 +35,8 @@ class Asked:
         return room if self.max_tokens is None else min(self.max_tokens, room)
 
     def _too_long(self, prompt_len: int, max_model_len: int, param: str, flag: str) -> ApiError:
-        return ApiError(
-            400,
-            f"the prompt has {prompt_len} tokens and {self._wish}, but the context holds {max_model_len} "
-            f"({flag}); truncate_prompt_tokens cuts the prompt",
-            param=param,
-            code="context_length_exceeded",
-        )
+        why = f" ({flag}), but the prompt has {prompt_len} and {self._wish}; truncate_prompt_tokens cuts the prompt"
+        return too_long(max_model_len, why, param)
 
     @property
     def _wish(self) -> str:
