@@ -44,6 +44,7 @@ docs: $(STAMP) ## Write the generated documents again
 	@$(BIN)/python -m tests.layout.map > docs/map.md
 	@$(BIN)/python -m octavo.config.docs > docs/reference/configuration.md
 	@$(BIN)/python -m octavo.server.reference > docs/reference/api.md
+	@$(BIN)/python -m octavo.server.catalogue.page > docs/reference/metrics.md
 	@$(BIN)/python -c 'from octavo.cli import reference; print(reference(), end="")' > docs/reference/command-line.md
 
 bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throughput beside llama.cpp as well

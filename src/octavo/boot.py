@@ -396,6 +396,7 @@ def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: Memory
         num_threads=loaded.num_threads,
         weight_format=checkpoint.weight_format,
         kv_cache_dtype=loaded.kv_cache_dtype,
+        kv_block_bytes=loaded.kv_bytes_per_token * config.cache.block_size,
         report=(*loaded.report, *layer_groups(checkpoint.spec).report(), *plan.report),
         warnings=plan.warnings,
     )

@@ -290,6 +290,8 @@ class Replica:
                     self.outcomes[event.request_id].admissions.append(event)
                 case Refused():
                     self.outcomes[event.request_id].refused = event
+                case Stepped():
+                    assert sum(event.waiting.values()) == event.num_waiting and all(event.waiting.values())
                 case _:
                     pass
 

@@ -1,5 +1,7 @@
 """OK, LATER and NEVER, with the arithmetic. What is refused leaves no trace; what is accepted can finish alone."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,10 +171,11 @@ def test_an_unknown_policy_is_refused_with_the_known_ones(option: str) -> None:
         Replica(limits(scheduling_policy="best"))
 
 
-def test_queued_says_how_long_the_prompt_is() -> None:
+def test_queued_says_how_much_was_asked_for_and_when_it_came() -> None:
     replica = Replica(Limits(num_blocks=4, block_size=4, vocab_size=8, max_model_len=16))
-    replica.submit(request("r", [1, 2, 3]))
-    assert replica.events == [Queued("r", 1.0, 3)]
+    replica.submit(request("r", [1, 2, 3], max_tokens=5))
+    replica.submit(replace(request("s", [1], max_tokens=1), tenant="red", arrival_s=0.5))
+    assert replica.events == [Queued("r", 1.0, 3, 1, "", 5, 1.0), Queued("s", 2.0, 1, 1, "red", 1, 0.5)]
 
 
 @pytest.mark.parametrize("watermark", [0.25, 0.5, 1.0])

@@ -46,8 +46,8 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
     """Events of these requests that do not end them, and events of the engine."""
     request_ids, times = st.sampled_from(ids), st.sampled_from([0.0, 0.5, 7.25])
     return st.one_of(
-        st.builds(Queued, request_ids, times, counts, counts),
-        st.builds(Admitted, request_ids, counts, times, counts, st.booleans(), st.none() | misses, waits),
+        st.builds(Queued, request_ids, times, counts, counts, names, st.none() | counts, st.none() | numbers),
+        st.builds(Admitted, request_ids, counts, times, counts, st.booleans(), st.none() | misses, counts, waits),
         st.builds(PromptScored, request_ids, times, tokens),
         st.builds(Generated, request_ids, counts, times, tokens),
         st.builds(Generated, request_ids, counts, times, st.tuples(plain_tokens)),

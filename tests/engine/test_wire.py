@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.core.events import EngineLost, Event
+from octavo.core.events import EngineLost, EngineReady, Event
 from octavo.core.misses import Miss, MissReason
 from octavo.core.pins import Pin, PinOutcome, PinWish
 from octavo.core.ports import Capacity
@@ -102,8 +102,8 @@ def test_every_ask_is_tested_and_answered():
 
 
 def test_every_event_of_an_engine_crosses():
-    """All but the one that says that there is no engine any more."""
-    assert set(wire._KINDS) == set(get_args(Event)) - {EngineLost}
+    """All but those that say that there is one, and that there is none any more: its client tells them."""
+    assert set(wire._KINDS) == set(get_args(Event)) - {EngineReady, EngineLost}
 
 
 def test_a_question_that_nobody_can_answer_is_an_error():

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
-from octavo.server.openapi import describe, path_of
+from octavo.server.openapi import describe
 from octavo.server.routes import ROUTES, Route
 
 DOCUMENT: dict[str, Any] = describe(ROUTES)
@@ -39,7 +39,7 @@ def check_described(response: httpx.Response, path: str) -> None:
     if route is None:
         assert response.status_code in (401, 403, 404, 405), response.text
         return
-    operation = DOCUMENT["paths"][path_of(route)][route.method.lower()]
+    operation = DOCUMENT["paths"][route.label][route.method.lower()]
     status = str(response.status_code)
     assert status in operation["responses"], f"{route.path} does not tell of {status}: {response.text}"
     problem = "$ref" in operation["responses"][status]
@@ -56,7 +56,7 @@ def check_described(response: httpx.Response, path: str) -> None:
         place = (
             f"#/components/responses/{status}"
             if problem
-            else f"#/paths/{_escaped(path_of(route))}/{route.method.lower()}/responses/{status}"
+            else f"#/paths/{_escaped(route.label)}/{route.method.lower()}/responses/{status}"
         )
         _validator(f"{place}/content/application~1json/schema").validate(response.json())
 

@@ -1,6 +1,7 @@
 """Numbers that add up: against a model of the event stream, and on a server against what clients were told."""
 
 from collections import Counter
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,18 +21,26 @@ from octavo.core.events import (
 )
 from octavo.core.plan import ScoredToken
 from octavo.core.types import FinishReason
-from octavo.server.exposition import MetersCollector, exposed, registry_of
-from octavo.server.metrics import Histogram, Meters
+from octavo.server.catalogue import compatible, own
+from octavo.server.catalogue.absent import ABSENT
+from octavo.server.catalogue.metric import Metric, Sources
+from octavo.server.catalogue.page import METRICS, reference
+from octavo.server.exposition import exposed, registry_of
+from octavo.server.histogram import Histogram
+from octavo.server.metrics import Meters
 from tests.server.site import Site
 
 TOKEN = (ScoredToken(5),)
 
 
 def exposition(meters: Meters) -> dict[tuple[str, str], float]:
-    """(sample name, value of the label that is its own, or "m") -> value, as Prometheus would parse it."""
-    text = exposed(registry_of(MetersCollector(meters, lambda: {"model_name": "m"}, dict))).decode()
+    """(sample name, values of the labels that are its own, or "m") -> value, as Prometheus would parse it."""
+    sources = Sources(meters=meters, labels={"model_name": "m"})
+    text = exposed(registry_of(lambda: sources)).decode()
     return {
-        (sample.name, next((value for name, value in sample.labels.items() if name != "model_name"), "m")): sample.value
+        (sample.name, " ".join([sample.labels[label] for label in sample.labels if label != "model_name"]) or "m"): (
+            sample.value
+        )
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -82,7 +91,7 @@ def test_counters_are_the_sums_of_what_happened(lives: list[tuple[int, int, int,
     assert found["vllm:prefix_cache_queries_total", "m"] == sum(prompt for prompt, *_ in lives)
     assert found["vllm:prefix_cache_hits_total", "m"] == sum(cached for _, cached, *_ in lives)
     assert found["vllm:num_preemptions_total", "m"] == sum(life[4] for life in lives)
-    assert found["octavo:preempted_tokens_total", "m"] == 7 * sum(life[4] for life in lives)
+    assert found["octavo:preempted_tokens_total", "blocks"] == 7 * sum(life[4] for life in lives)
     ended = Counter({reason: 0 for reason in FinishReason})
     for _, _, n, _, _, reason in lives:
         ended[reason] += n
@@ -134,7 +143,7 @@ def test_the_pinned_blocks_of_a_lost_engine_are_blank_too() -> None:
 
 def test_blocks_add_up_and_usage_is_their_share() -> None:
     meters = Meters()
-    meters.on_event(Stepped(0.0, 1, 2, 3, 4, 10, 20, 30, {"compute": 0.25}))
+    meters.on_event(Stepped(0.0, 1, 2, 3, 4, 10, 20, 30, {"compute": 0.25}, waiting={"blocks": 3}))
     meters.on_event(Refused("r", 0.0, "pool_too_small", "no"))
     found = exposition(meters)
     assert [found["octavo:blocks", state] for state in ("blank", "cached", "leased")] == [10, 20, 30]
@@ -156,20 +165,24 @@ def test_reserved_blocks_are_told_and_blocks_still_add_up() -> None:
 
 def test_a_tier_below_the_cache_is_told_in_bytes_and_only_where_there_is_one() -> None:
     meters = Meters()
-    assert not [name for name, _ in exposition(meters) if "kv_offload" in name]
+    assert not [name for name, _ in exposition(meters) if name == "octavo:kv_bytes"]
     meters.on_event(Preempted("r", 0, 0.0, 3, "why", 16))
     meters.on_event(Preempted("r", 0, 0.0, 19, "why"))
     meters.on_event(Tiered(0.0, "disk", 100, 50, 2, 7, 1, 11, 1, 3, 5, 2, 4, None))
     found = exposition(meters)
-    bytes_by_state = [found["octavo:kv_offload_bytes", state] for state in ("storing", "stored", "capacity")]
-    assert bytes_by_state == [200, 700, 5000]
+    bytes_by_state = [found["octavo:kv_bytes", f"{state} disk"] for state in ("storing", "stored", "free")]
+    assert bytes_by_state == [200, 700, 4100]
     assert [found["octavo:kv_offload_moved_bytes_total", way] for way in ("store", "load")] == [1100, 500]
-    kinds = [found["octavo:kv_offload_failures_total", kind] for kind in ("store", "load", "too_slow")]
-    assert kinds == [1, 2, 3]
+    kinds = {"store": 1, "load": 2, "too_slow": 3}
+    assert {kind: found["octavo:kv_offload_failures_total", kind] for kind in kinds} == kinds
     assert [found["octavo:preemptions_by_method_total", method] for method in ("swap", "recompute")] == [1, 1]
-    assert found["octavo:preempted_tokens_total", "m"] == 22
+    assert found["octavo:preempted_tokens_total", "blocks"] == 22
     meters.on_event(EngineLost(1.0, "killed"))
-    assert not [name for name, _ in exposition(meters) if "kv_offload" in name]
+    assert not [name for name, _ in exposition(meters) if name == "octavo:kv_bytes"]
+    meters.on_event(Tiered(2.0, "disk", 100, 50, 0, 9, 0, 2, 0, 0, 1, 0, 0, None))
+    found = exposition(meters)
+    assert [found["octavo:kv_offload_moved_bytes_total", way] for way in ("store", "load")] == [1300, 600]
+    assert {kind: found["octavo:kv_offload_failures_total", kind] for kind in kinds} == kinds
 
 
 def test_a_server_counts_what_its_clients_were_told(site: Site) -> None:
@@ -198,3 +211,22 @@ def test_tokens_that_were_looked_up_are_hits_or_have_a_reason_or_come_last(site:
 
 def test_the_cache_is_described(site: Site) -> None:
     assert site.metric("vllm:cache_config_info", block_size="8", num_gpu_blocks="256") == 1
+
+
+def test_the_page_is_made_from_the_catalogue() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
+    assert page.read_text(encoding="utf-8") == reference(), "run `make docs`"
+
+
+def test_no_name_is_there_twice_and_none_is_both_there_and_absent() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(names) == len(set(names))
+    absent = {name for line in ABSENT for name in line.split(", ")}
+    assert not absent.intersection(names) and all(name.startswith(("vllm:", "http_")) for name in absent)
+    assert all(name.startswith(("vllm:", "http_")) for rows in compatible.ROWS.values() for name in map(name_of, rows))
+    assert all(name.startswith("octavo:") for rows in own.ROWS.values() for name in map(name_of, rows))
+    assert not [name for name in names if name.endswith("_total") and name != "vllm:iteration_tokens_total"]
+
+
+def name_of(metric: Metric) -> str:
+    return metric.name

@@ -196,7 +196,7 @@ def test_a_request_that_waits_for_its_form_is_counted_by_that_reason(gated: tupl
     site, _ = gated
     assert site.metric("vllm:num_requests_waiting_by_reason", reason="deferred") == 0
     assert site.metric("vllm:num_requests_waiting_by_reason", reason="capacity") == 0
-    site.app.service.meters.on_event(Stepped(0.0, 1, 0, 3, 0, 1, 0, 0, {}, 2))
+    site.app.service.meters.on_event(Stepped(0.0, 1, 0, 3, 0, 1, 0, 0, {}, 2, waiting={"guide": 2, "seqs": 1}))
     assert site.metric("vllm:num_requests_waiting_by_reason", reason="deferred") == 2
     assert site.metric("vllm:num_requests_waiting_by_reason", reason="capacity") == 1
 

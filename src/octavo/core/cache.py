@@ -49,6 +49,11 @@ class Hit:
     def blocks(self) -> tuple[CachedBlock, ...]:
         return self.whole if self.tail is None else (*self.whole, self.tail)
 
+    @property
+    def num_loaded(self) -> int:
+        """Of its tokens: those that come from the tier."""
+        return self.num_tokens - sum([len(entry.tokens) for entry in self.whole]) if self.loads else 0
+
 
 NO_HIT = Hit()
 
@@ -77,8 +82,8 @@ class KvCache:
         self.history = History()
         self.pins = Pins()
         self.tier = tier
-        self.queries = self.hits = 0
-        """Prompt tokens that were looked for, and found, since the start or the last reset."""
+        self.queries = self.hits = self.tier_hits = 0
+        """Prompt tokens looked for, found, and of these found in the tier: since the start or the last reset."""
         self._block_hash = block_hash
         self._fingerprint = fingerprint
         self._num_chains = 0
@@ -171,11 +176,12 @@ class KvCache:
             num_blocks += min(num_new + num_revived, most)
         return num_blocks
 
-    def count(self, choice: Choice, num_cached: int) -> None:
+    def count(self, choice: Choice, hit: Hit) -> None:
         """Takes note that it looked for its prompt, and found this much."""
         if self.reads(choice):
             self.queries += choice.prompt_len
-            self.hits += num_cached
+            self.hits += hit.num_tokens
+            self.tier_hits += hit.num_loaded
 
     def why_missed(self, choice: Choice, hit: Hit, now: float) -> Miss | None:
         """Why it has to compute more than its last token, after such a hit. Pure."""
@@ -370,7 +376,7 @@ class KvCache:
             self.index.forget(block)
         if self.tier is not None:
             self.tier.clear()
-        self.queries = self.hits = 0
+        self.queries = self.hits = self.tier_hits = 0
         return True
 
     def drain(self, now: float) -> list[Event]:

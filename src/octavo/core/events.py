@@ -15,6 +15,10 @@ class Queued:
     prompt_len: int
     num_choices: int = 1
     tenant: str = ""
+    max_tokens: int | None = None
+    """The longest answer that was asked for; None: as far as the context goes."""
+    arrival_s: float | None = None
+    """When whoever submitted it had it. None: now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Admitted:
     """True after a preemption: `cached_tokens` then counts generated tokens too."""
     miss: Miss | None = None
     """Why more than the last token has to be computed. None after a preemption, and where no more has to be."""
+    loaded_tokens: int = 0
+    """Of `cached_tokens`: those that come from the lower tier."""
     waited: tuple[Waited, ...] = ()
     """For what it waited, and how long, since it was queued or preempted."""
 
@@ -187,7 +193,14 @@ class Stepped:
     blocks_reserved: int = 0
     """Of the blank and cached ones: those that are kept for running choices."""
     waiting: dict[str, int] = field(default_factory=dict[str, int])
-    """What those who wait lack -> how many of them."""
+    """What those who wait lack -> how many of them. They add up to `num_waiting`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """An engine takes requests: the first one, or another in the place of one that was lost. Its client tells it."""
+
+    time_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,5 +255,6 @@ Event = (
     | Tiered
     | Audited
     | Stepped
+    | EngineReady
     | EngineLost
 )

@@ -4,6 +4,7 @@ from octavo.core.cache import KvCache
 from octavo.core.events import Stepped
 from octavo.core.roster import Roster
 from octavo.core.types import Load
+from octavo.core.waits import GUIDE, STEP
 
 
 def load_of(cache: KvCache, roster: Roster) -> Load:
@@ -21,6 +22,7 @@ def load_of(cache: KvCache, roster: Roster) -> Load:
         blocks_reserved=pool.num_reserved,
         prefix_queries=cache.queries,
         prefix_hits=cache.hits,
+        tier_hits=cache.tier_hits,
     )
 
 
@@ -31,11 +33,26 @@ def stepped(
     step: int,
     num_tokens: int,
     timings_s: dict[str, float],
-    waiting: dict[str, int],
+    planned: dict[str, int],
 ) -> Stepped:
-    """For metrics, after each step: in O(1). `waiting`: how many lacked what, when the step was planned."""
-    pool, num_held = cache.pool, len(roster.held)
+    """For metrics, after each step: in O(1). `planned`: how many lacked what, when the step was planned."""
+    pool, num_queued, num_held = cache.pool, len(roster.waiting), len(roster.held)
     blocks = (pool.num_blank, pool.num_cached, cache.num_leased)
-    counts = (len(roster.running), len(roster.waiting) + num_held)
-    others = (num_held, cache.pins.num_blocks, pool.num_reserved, waiting)
+    counts = (len(roster.running), num_queued + num_held)
+    others = (num_held, cache.pins.num_blocks, pool.num_reserved, _waiting(planned, num_queued, num_held))
     return Stepped(now, step, *counts, num_tokens, *blocks, timings_s, *others)
+
+
+def _waiting(planned: dict[str, int], num_queued: int, num_held: int) -> dict[str, int]:
+    """What those who wait now lack: as it was when the step was planned, and added up to them.
+
+    Who came back in the step waits for the next plan; who is held lacks the guide.
+    """
+    told: dict[str, int] = {}
+    for reason, count in planned.items():
+        if num_queued:
+            told[reason] = min(count, num_queued)
+            num_queued -= told[reason]
+    if num_queued:
+        told[STEP] = told.get(STEP, 0) + num_queued
+    return told | {GUIDE: num_held} if num_held else told

@@ -107,4 +107,6 @@ class Reception:
 
 
 def queued(request: Request, now: float) -> Queued:
-    return Queued(request.request_id, now, len(request.prompt), request.params.num_choices, request.tenant)
+    params, arrival_s = request.params, request.arrival_s or now
+    about = (len(request.prompt), params.num_choices, request.tenant, params.max_tokens, min(arrival_s, now))
+    return Queued(request.request_id, now, *about)

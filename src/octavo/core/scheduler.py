@@ -346,9 +346,10 @@ class Scheduler:
         if copies is None:
             raise RuntimeError(f"{choice.request_id} was admitted without the blocks for its first chunk")
         self._grant(choice, num_tokens, copies)
-        self._events.append(Admitted(choice.request_id, choice.index, now, hit.num_tokens, resumed, miss, waited))
+        found = (hit.num_tokens, resumed, miss, hit.num_loaded, waited)
+        self._events.append(Admitted(choice.request_id, choice.index, now, *found))
         if not resumed:
-            self.cache.count(choice, hit.num_tokens)
+            self.cache.count(choice, hit)
 
     # ---- preemption ----
 

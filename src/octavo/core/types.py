@@ -140,3 +140,5 @@ class Load:
     """Prompt tokens of the requests that looked into the prefix cache, since the start or the last reset."""
     prefix_hits: int
     """How many of those were found."""
+    tier_hits: int
+    """How many of these were found in the lower tier."""

@@ -44,6 +44,8 @@ class EngineFacts:
     num_threads: int
     weight_format: str
     kv_cache_dtype: str
+    kv_block_bytes: int = 0
+    """What one block of the KV cache takes; 0: nobody knows."""
     report: tuple[str, ...] = ()
     """Lines for people: which kernels and why, how many threads and why, the memory plan."""
     warnings: tuple[str, ...] = ()

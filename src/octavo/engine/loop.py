@@ -103,6 +103,11 @@ class EngineLoop:
         while self.turn(port):
             pass
 
+    def begun(self) -> Sequence[Event]:
+        """The gauges before anything has happened: to be published first."""
+        time_s = self._clock()
+        return (*self._scheduler.cache.told(time_s), self._at_rest(time_s))
+
     def turn(self, port: Port) -> bool:
         """Takes orders and runs one step, where there is one to run. False where the port says stop."""
         compiling = self._compilations.pending

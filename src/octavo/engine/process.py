@@ -131,11 +131,12 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
         return _give_up(channel, Failed(str(error), refused=True))
     gc.collect()
     gc.freeze()  # what was loaded stays: no later collection need look at it
+    loop = EngineLoop(replica)
+    port.publish(loop.begun())
     channel.send(Ready(replica.facts))
     pulse = Pulse()
     try:
         with _beating(channel, lambda: pulse.alive(port.turns, now(), _others_cpu_s())):
-            loop = EngineLoop(replica)
             loop.run(port)
             loop.settle(SETTLE_S)
     finally:

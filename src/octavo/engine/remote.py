@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from octavo.core.events import EngineLost, Event, Refused
+from octavo.core.events import EngineLost, EngineReady, Event, Refused
 from octavo.core.request import Request
 from octavo.core.types import RequestId
 from octavo.engine.asks import Ask
@@ -164,6 +164,7 @@ class RemoteClient:
         elif isinstance(news, Ready):
             self._facts, self._state, self._progress = news.facts, EngineState.READY, "ready"
             self._changed.set()
+            self._tell(EngineReady(now()))
         elif isinstance(news, Replied):
             self._replied(news)
         elif isinstance(news, Failed):

@@ -282,7 +282,8 @@ class EventWriter:
         if isinstance(event, Generated | PromptScored):
             values = (*values[:-1], [_flat(token) for token in values[-1]])
         elif isinstance(event, Admitted):
-            values = (*values[:-2], event.miss and _flat_miss(event.miss), [_flat_wait(each) for each in event.waited])
+            waited = [_flat_wait(each) for each in event.waited]
+            values = (*values[:-3], event.miss and _flat_miss(event.miss), event.loaded_tokens, waited)
         if cls not in _OF_REQUEST:
             return (_KINDS[cls], *values)
         return (_KINDS[cls], self._ticket(event), *values)
@@ -347,7 +348,7 @@ def _read_item(item: Sequence[Any], time_s: float, names: Mapping[int, RequestId
     elif cls is Audited:
         values[0] = tuple(values[0])
     elif cls is Admitted:
-        values[-2] = values[-2] and _miss(*values[-2])
+        values[-3] = values[-3] and _miss(*values[-3])
         values[-1] = tuple(Waited(*each) for each in values[-1])
     values.insert(_TIME_AT[cls], time_s)
     events.append(cls(*values))

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -16,12 +15,14 @@ from octavo.server.exchange import HEADERS, ClientGone, Exchange, Receive, Scope
 from octavo.server.openai.errors import ApiError, engine_dead, failed
 from octavo.server.routes import ROUTES, Handler, Route
 from octavo.server.service import Service
+from octavo.server.visits import NO_ROUTE
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("octavo.server.access")
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
 _PROBES = frozenset({"/health", "/health/ready", "/metrics"})
 """Asked every few seconds by machines: logged only where they fail, and at debug level."""
 
@@ -40,6 +41,7 @@ class App:
         self.service = service
         self._root_path = service.config.server.root_path
         self._routes: dict[str, dict[str, Handler]] = {}
+        self._labels = {route.path: route.label for route in routes}
         for route in routes:
             self._routes.setdefault(route.path, {})[route.method] = _through_door(route)
         service.openapi = openapi.describe(routes)
@@ -59,25 +61,33 @@ class App:
         except ClientGone:
             log.debug("%s: the client went away", exchange.id)
         except ApiError as error:
-            await exchange.reply(error.status, error.body(), headers=error.headers)
+            await exchange.refuse(error)
         except EngineDead as error:
-            gone = engine_dead(error)
-            await exchange.reply(gone.status, gone.body(), headers=gone.headers)
+            await exchange.refuse(engine_dead(error))
         except Exception:
             log.exception("%s %s failed in the server (request %s)", exchange.method, _shown(exchange), exchange.id)
             await self._apologise(exchange)
         finally:
-            _log_access(exchange)
+            self._note(exchange)
+
+    def _note(self, exchange: Exchange) -> None:
+        seconds = time.perf_counter() - exchange.began
+        self.service.visits.ended(exchange.route, _method(exchange), exchange.status, seconds)
+        if exchange.error is not None:
+            self.service.visits.failed(exchange.error.code, exchange.error.status)
+        _log_access(exchange, seconds)
 
     async def _dispatch(self, exchange: Exchange) -> None:
+        place = exchange.path if exchange.path in self._routes else self._above(exchange.path)
+        exchange.route = self._labels.get(place, NO_ROUTE)
         self.service.tenancy.admit(exchange)
-        handler = self._find(exchange)
+        handler = self._find(exchange, place)
         check_operator(exchange.tenant, exchange.path)
         await handler(self.service, exchange)
 
-    def _find(self, exchange: Exchange) -> Handler:
-        """Raises ApiError 404 or 405."""
-        methods = self._routes.get(exchange.path) or self._below(exchange.path)
+    def _find(self, exchange: Exchange, place: str) -> Handler:
+        """What answers at this path of the table. Raises ApiError 404 or 405."""
+        methods = self._routes.get(place)
         if not methods:
             raise ApiError(404, f"there is no {exchange.path} here; /docs lists what is", code="unknown_url")
         handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
@@ -87,16 +97,14 @@ class App:
             raise ApiError(405, message, code="method_not_allowed", headers=((b"allow", allowed.encode()),))
         return handler
 
-    def _below(self, path: str) -> Mapping[str, Handler]:
-        above = [
-            parent for parent in self._routes if parent.endswith("/") and path.startswith(parent) and parent != path
-        ]
-        return self._routes[above[0]] if above else {}
+    def _above(self, path: str) -> str:
+        """The path of the table that takes this one with it; empty: there is none."""
+        parents = (parent for parent in self._routes if parent.endswith("/"))
+        return next((parent for parent in parents if path.startswith(parent) and parent != path), "")
 
     async def _apologise(self, exchange: Exchange) -> None:
         if not exchange.status:
-            error = failed("something went wrong in the server: its log says what", "internal_error")
-            await exchange.reply(error.status, error.body())
+            await exchange.refuse(failed("something went wrong in the server: its log says what", "internal_error"))
 
 
 def _through_door(route: Route) -> Handler:
@@ -116,11 +124,15 @@ def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
     return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=exposed)
 
 
-def _log_access(exchange: Exchange) -> None:
+def _method(exchange: Exchange) -> str:
+    """Of what a client sends, only what there is becomes a label."""
+    return exchange.method if exchange.method in _METHODS else "other"
+
+
+def _log_access(exchange: Exchange, seconds: float) -> None:
     quiet = exchange.path in _PROBES
     level = logging.DEBUG if quiet else logging.INFO
     if access.isEnabledFor(level):
-        seconds = time.perf_counter() - exchange.began
         status = exchange.status or "client gone"
         tokens = f", {exchange.tokens}" if exchange.tokens else ""
         tenant = f", tenant {exchange.tenant.name}" if exchange.tenant.name else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.config.tenants import NOBODY, Tenant
 from octavo.server.openai.errors import ApiError
+from octavo.server.visits import NO_ROUTE
 
 if TYPE_CHECKING:
     from octavo.server.tenancy import Spending
@@ -47,12 +48,14 @@ class Exchange:
         "_receive",
         "_send",
         "began",
+        "error",
         "headers",
         "id",
         "method",
         "path",
         "query",
         "replied",
+        "route",
         "spending",
         "status",
         "tenant",
@@ -72,8 +75,12 @@ class Exchange:
         self.id = _request_id(self.headers.get(b"x-request-id"))
         self.replied: list[Header] = [(b"x-request-id", self.id.encode())]
         """Headers of the answer that are known so far."""
+        self.route = NO_ROUTE
+        """The path in the app's table that the request is for."""
         self.status = 0
         """Of the answer; 0: it has not begun."""
+        self.error: ApiError | None = None
+        """What the answer says went wrong, or the last event of a stream."""
         self.tenant: Tenant = NOBODY
         """Whose request it is: for whoever asks after the key was looked at."""
         self.spending: Spending | None = None
@@ -122,6 +129,11 @@ class Exchange:
         length = (b"content-length", b"%d" % len(body))
         await self.start(status, [(b"content-type", media), length, *headers])
         await self.write(body, more=False)
+
+    async def refuse(self, error: ApiError) -> None:
+        """The error as the whole answer."""
+        self.error = error
+        await self.reply(error.status, error.body(), headers=error.headers)
 
     async def start(self, status: int, headers: list[Header]) -> None:
         self.status = status

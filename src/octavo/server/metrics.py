@@ -1,12 +1,11 @@
-"""Meters: the engine's events become numbers. How Prometheus is told them is in `exposition.py`.
+"""Meters: the engine's events become numbers. What they are called is in `catalogue/`.
 
 Fed by `EngineClient.listen` and nothing else. An event costs a few additions; text is made when somebody asks for it.
 """
 
 import logging
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from octavo.core.backlog import DrainRate
@@ -17,6 +16,7 @@ from octavo.core.events import (
     BlockStored,
     Drafted,
     EngineLost,
+    EngineReady,
     Event,
     Finished,
     Generated,
@@ -29,71 +29,45 @@ from octavo.core.events import (
 )
 from octavo.core.misses import MissReason
 from octavo.core.types import FinishReason, RequestId
-from octavo.server.tallies import Tallies, Tally
+from octavo.core.waits import GUIDE, STEP
+from octavo.server.course import Course
+from octavo.server.histogram import Spreads
+from octavo.server.tallies import Tallies
 
 log = logging.getLogger(__name__)
 
-_SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10)
-_LONG_S = (*_SHORT_S, 20, 40, 80, 160, 320, 640, 2560)
-_TOKENS = tuple(mantissa * 10**exponent for exponent in range(6) for mantissa in (1, 2, 5))
-_STEP_TOKENS = tuple(2**exponent for exponent in range(15))
-
-
-class Histogram:
-    """Counts of values up to each bound, and their sum."""
-
-    __slots__ = ("_bounds", "_counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-        """The sum of all values."""
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
-
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative, as Prometheus wants them, and the sum."""
-        below, pairs = 0, []
-        for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
-            below += count
-            pairs.append((bound, float(below)))
-        return pairs, self.total
-
-
-class _Course:
-    """When what happened to one request, of those that are not over."""
-
-    __slots__ = ("admitted_s", "choices_left", "first_s", "generated", "last_s", "prompt_len", "queued_s", "tally")
-
-    def __init__(self, queued: Queued, tally: Tally) -> None:
-        self.tally = tally
-        self.queued_s = queued.time_s
-        self.prompt_len = queued.prompt_len
-        self.choices_left = queued.num_choices
-        self.admitted_s: float | None = None
-        self.first_s: float | None = None
-        self.last_s: dict[int, float] = {}
-        """Choice -> the time of its last token."""
-        self.generated: dict[int, int] = {}
-        """Choice -> its tokens so far."""
+_SOURCES = {"memory": "host"}
+"""Tiers -> where a cached token came from, in vLLM's words, where they differ."""
+_MOVES = ("stores", "store_failures", "skipped", "loads", "load_failures", "evictions")
+"""What a tier counts since its engine began, in blocks."""
 
 
 class Meters:
-    """All numbers of one engine. `on_event` is the only way in, but for `stopped` and `over_quota`."""
+    """All numbers of one engine. `on_event` is the only way in, but for `stopped` and `over_quota`.
+
+    Counters never go down, whatever becomes of the engine; gauges are those of the engine that is there.
+    """
 
     def __init__(self) -> None:
-        self._courses: dict[RequestId, _Course] = {}
+        self._courses: dict[RequestId, Course] = {}
         self._stopped: set[tuple[RequestId, int]] = set()
+        self._stored_s: dict[bytes, float] = {}
+        """Blocks that can be found in the prefix cache -> since when."""
         self.gauges = Stepped(0.0, 0, 0, 0, 0, 0, 0, 0, {})
         """The last state that the engine told."""
-        self.num_waiting = 0
+        self.waiting: dict[str, int] = {}
+        """What those who wait lack -> how many of them."""
+        self.waited_s = defaultdict[str, float](float)
+        """What those who wait no more lacked -> how long."""
+        self.num_queued = 0
         self.prompt_tokens = 0
+        self.prompt_cached = Counter[str]()
+        """Where tokens of prompts were found -> how many: device, or the tier."""
         self.generation_tokens = 0
         self.cache_queries = 0
         self.cache_hits = 0
+        self.tier_queries = 0
+        self.tier_hits = 0
         self.missed_requests = dict.fromkeys(MissReason, 0)
         self.missed_tokens = dict.fromkeys(MissReason, 0)
         self.num_drafts = 0
@@ -101,18 +75,22 @@ class Meters:
         self.accepted_at: list[int] = []
         """Guesses that were right, by their place in the draft."""
         self.preemptions = Counter[str]()
-        """By cause."""
+        """By cause, as the tokens that they lost."""
+        self.tokens_lost = Counter[str]()
         self.num_stalled = 0
         """Plans in a row that advanced nothing, as the watchdog last said; 0 since something did."""
         self.stalls = Counter[str]()
         """How often the watchdog spoke, by what most of those who waited lacked."""
-        self.tokens_lost = 0
         self.num_swaps = 0
         self.tier: Tiered | None = None
         """The last state of the tier below the KV cache, where there is one."""
+        self.moved: dict[str, int] = dict.fromkeys(_MOVES, 0)
+        """What tiers did, in blocks, over all engines."""
+        self.moved_bytes = {"store": 0, "load": 0}
         self.blocks_stored = 0
         self.blocks_evicted = 0
         self.num_steps = 0
+        self.num_ready = 0
         self.num_lost = 0
         self.num_audits = 0
         self.num_violations = 0
@@ -121,16 +99,7 @@ class Meters:
         self.drained = DrainRate()
         self.phase_s = defaultdict[str, float](float)
         self.tallies = Tallies()
-        self.time_to_first_token = Histogram(_LONG_S)
-        self.inter_token_latency = Histogram(_SHORT_S)
-        self.e2e_latency = Histogram(_LONG_S)
-        self.queue_time = Histogram(_LONG_S)
-        self.prefill_time = Histogram(_LONG_S)
-        self.decode_time = Histogram(_LONG_S)
-        self.inference_time = Histogram(_LONG_S)
-        self.request_prompt_tokens = Histogram(_TOKENS)
-        self.request_generation_tokens = Histogram(_TOKENS)
-        self.step_tokens = Histogram(_STEP_TOKENS)
+        self.spreads = Spreads()
         self._handlers = self._by_kind()
 
     def _by_kind(self) -> dict[type, Callable[[Any], None]]:
@@ -148,6 +117,7 @@ class Meters:
             Tiered: self._tiered,
             Stepped: self._stepped,
             Audited: self._audited,
+            EngineReady: self._ready,
             EngineLost: self._lost,
         }
 
@@ -157,10 +127,16 @@ class Meters:
         return len(self._courses)
 
     @property
+    def num_waiting(self) -> int:
+        """Choices that wait for their first or next turn."""
+        return sum(self.waiting.values())
+
+    @property
     def mean_request_tokens(self) -> float:
         """Prompt and answer of the choices that ended; 1 before any has."""
         ended = sum(self.finished.values())
-        return (self.request_prompt_tokens.total + self.request_generation_tokens.total) / ended if ended else 1.0
+        lengths = self.spreads.request_prompt_tokens.total + self.spreads.request_generation_tokens.total
+        return lengths / ended if ended else 1.0
 
     @property
     def num_blocks(self) -> int:
@@ -198,26 +174,34 @@ class Meters:
         """A request of this tenant was sent away by this quota."""
         self.tallies.of(tenant).over_quota[quota] += 1
 
+    # ---- requests ----
+
     def _queued(self, event: Queued) -> None:
         tally = self.tallies.of(event.tenant)
         tally.num_requests += 1
         tally.num_live += 1
-        self._courses[event.request_id] = _Course(event, tally)
-        self.num_waiting += 1
+        self._courses[event.request_id] = Course(event, tally)
+        self.num_queued += 1
+        self.waiting[STEP] = self.waiting.get(STEP, 0) + 1
 
     def _refused(self, event: Refused) -> None:
         self.turned_away(event.code)
 
     def _admitted(self, event: Admitted) -> None:
+        for wait in event.waited:
+            self.waited_s[wait.reason] += wait.seconds
         course = self._courses.get(event.request_id)
         if course is None or event.resumed or course.admitted_s is not None:
             return
         course.admitted_s = event.time_s
-        self.queue_time.observe(event.time_s - course.queued_s)
+        course.cached_tokens, course.loaded_tokens = event.cached_tokens, event.loaded_tokens
+        self.spreads.queue_time.observe(event.time_s - course.arrival_s)
+        in_pool = event.cached_tokens - event.loaded_tokens
         self.cache_queries += course.prompt_len
-        self.cache_hits += event.cached_tokens
-        course.tally.prompt_tokens += course.prompt_len
-        course.tally.cached_tokens += event.cached_tokens
+        self.cache_hits += in_pool
+        if self.tier is not None:
+            self.tier_queries += course.prompt_len - in_pool
+            self.tier_hits += event.loaded_tokens
         if event.miss is not None:
             self.missed_requests[event.miss.reason] += 1
             missed = course.prompt_len - event.cached_tokens
@@ -233,7 +217,7 @@ class Meters:
         course.tally.generation_tokens += count
         before = course.last_s.get(choice)
         if before is not None:
-            self.inter_token_latency.observe((time_s - before) / count)
+            self.spreads.inter_token_latency.observe((time_s - before) / count)
             course.generated[choice] += count
         else:
             course.generated[choice] = count
@@ -241,12 +225,21 @@ class Meters:
                 self._first_token(course, time_s)
         course.last_s[choice] = time_s
 
-    def _first_token(self, course: _Course, time_s: float) -> None:
+    def _first_token(self, course: Course, time_s: float) -> None:
         course.first_s = time_s
         self.prompt_tokens += course.prompt_len
-        self.time_to_first_token.observe(time_s - course.queued_s)
+        self._found(course)
+        course.tally.prompt_tokens += course.prompt_len
+        course.tally.cached_tokens += course.cached_tokens
+        self.spreads.request_computed_tokens.observe(course.prompt_len - course.cached_tokens)
+        self.spreads.time_to_first_token.observe(time_s - course.arrival_s)
         if course.admitted_s is not None:
-            self.prefill_time.observe(time_s - course.admitted_s)
+            self.spreads.prefill_time.observe(time_s - course.admitted_s)
+
+    def _found(self, course: Course) -> None:
+        self.prompt_cached["device"] += course.cached_tokens - course.loaded_tokens
+        if course.loaded_tokens and self.tier is not None:
+            self.prompt_cached[_SOURCES.get(self.tier.tier, self.tier.tier)] += course.loaded_tokens
 
     def _drafted(self, event: Drafted) -> None:
         self.num_drafts += 1
@@ -257,10 +250,55 @@ class Meters:
 
     def _preempted(self, event: Preempted) -> None:
         self.preemptions[event.cause] += 1
-        self.tokens_lost += event.tokens_lost
+        self.tokens_lost[event.cause] += event.tokens_lost
         self.num_swaps += event.tokens_swapped > 0
+        course = self._courses.get(event.request_id)
+        if course is not None:
+            course.preempted[event.choice] += 1
         lost = f"{event.tokens_lost} tokens lost, {event.tokens_swapped} kept"
         log.info("preempted %s/%d (time %d): %s; %s", event.request_id, event.choice, event.times, lost, event.reason)
+
+    def _finished(self, event: Finished) -> None:
+        stopped = (event.request_id, event.choice) in self._stopped
+        self._stopped.discard((event.request_id, event.choice))
+        self.finished[FinishReason.STOP if stopped else event.reason] += 1
+        course = self._courses.get(event.request_id)
+        if course is not None:
+            self._timed(course, event.choice, event.time_s)
+            if not course.choices_left:
+                del self._courses[event.request_id]
+
+    def _timed(self, course: Course, choice: int, time_s: float) -> None:
+        """A choice is over, and with the last one its request."""
+        count = course.generated.pop(choice, 0)
+        course.choices_left -= 1
+        course.longest = max(course.longest, count)
+        self.spreads.e2e_latency.observe(time_s - course.arrival_s)
+        self.spreads.request_prompt_tokens.observe(course.prompt_len)
+        self.spreads.request_generation_tokens.observe(count)
+        self.spreads.request_preemptions.observe(course.preempted[choice])
+        if course.admitted_s is not None:
+            self.spreads.inference_time.observe(time_s - course.admitted_s)
+        if course.first_s is not None:
+            self.spreads.decode_time.observe(time_s - course.first_s)
+            if count > 1:
+                self.spreads.time_per_output_token.observe((course.last_s[choice] - course.first_s) / (count - 1))
+        if not course.choices_left:
+            self._over(course)
+
+    def _over(self, course: Course) -> None:
+        course.tally.num_live -= 1
+        self.spreads.request_choices.observe(course.num_choices)
+        self.spreads.request_longest.observe(course.longest)
+        if course.max_tokens is not None:
+            self.spreads.request_max_tokens.observe(course.max_tokens)
+
+    # ---- the engine ----
+
+    def waiting_by_reason(self) -> dict[str, int]:
+        """In vLLM's words: those who wait for something from outside are deferred."""
+        held = self.waiting.get(GUIDE, 0)
+        return {"capacity": self.num_waiting - held, "deferred": held}
 
     def _stalled(self, event: Stalled) -> None:
         self.num_stalled = event.num_plans
@@ -269,62 +307,54 @@ class Meters:
         log.warning("nothing advances: %s", event.message)
 
     def _tiered(self, event: Tiered) -> None:
+        before = self.tier
+        more = {name: getattr(event, name) - (getattr(before, name) if before else 0) for name in _MOVES}
+        for name, count in more.items():
+            self.moved[name] += count
+        self.moved_bytes["store"] += more["stores"] * event.block_bytes
+        self.moved_bytes["load"] += more["loads"] * event.block_bytes
         self.tier = event
-
-    def _finished(self, event: Finished) -> None:
-        stopped = (event.request_id, event.choice) in self._stopped
-        self._stopped.discard((event.request_id, event.choice))
-        self.finished[FinishReason.STOP if stopped else event.reason] += 1
-        course = self._courses.get(event.request_id)
-        if course is not None:
-            self._timed(course, event)
-
-    def _timed(self, course: _Course, event: Finished) -> None:
-        course.choices_left -= 1
-        if not course.choices_left:
-            course.tally.num_live -= 1
-            del self._courses[event.request_id]
-        self.e2e_latency.observe(event.time_s - course.queued_s)
-        self.request_prompt_tokens.observe(course.prompt_len)
-        self.request_generation_tokens.observe(course.generated.get(event.choice, 0))
-        if course.admitted_s is not None:
-            self.inference_time.observe(event.time_s - course.admitted_s)
-        if course.first_s is not None:
-            self.decode_time.observe(event.time_s - course.first_s)
-
-    def waiting_by_reason(self) -> dict[str, int]:
-        held = min(self.gauges.num_held, self.num_waiting)
-        return {"capacity": self.num_waiting - held, "deferred": held}
 
     def _stored(self, event: BlockStored) -> None:
         self.blocks_stored += 1
+        self._stored_s[event.key] = event.time_s
 
     def _evicted(self, event: BlockEvicted) -> None:
         self.blocks_evicted += 1
+        since_s = self._stored_s.pop(event.key, None)
+        if since_s is not None:
+            self.spreads.block_lifetime.observe(event.time_s - since_s)
 
     def _audited(self, event: Audited) -> None:
         self.num_audits += 1
         self.num_violations += len(event.violations)
 
+    def _ready(self, event: EngineReady) -> None:
+        self.num_ready += 1
+
     def _lost(self, event: EngineLost) -> None:
         """Whatever was on its way ended with the engine; the next one begins with blank blocks."""
         for course in self._courses.values():
             self.finished[FinishReason.ERROR] += course.choices_left
-            course.tally.num_live -= 1
+            for choice in course.unfinished():
+                self._timed(course, choice, event.time_s)
         self._courses.clear()
         self._stopped.clear()
+        self._stored_s.clear()
         self.gauges = Stepped(event.time_s, self.gauges.step, 0, 0, 0, self.num_blocks, 0, 0, {})
-        self.num_waiting = 0
+        self.waiting = {}
         self.tier = None
         self.num_lost += 1
 
     def _stepped(self, event: Stepped) -> None:
         self.gauges = event
-        self.num_waiting = event.num_waiting
+        self.waiting = dict(event.waiting)
         if event.num_tokens:
+            step_s = sum(event.timings_s.values())
             self.num_stalled = 0
             self.num_steps += 1
-            self.step_tokens.observe(event.num_tokens)
-            self.drained.note(event.num_tokens, sum(event.timings_s.values()))
+            self.spreads.step_tokens.observe(event.num_tokens)
+            self.spreads.step_time.observe(step_s)
+            self.drained.note(event.num_tokens, step_s)
         for phase, seconds in event.timings_s.items():
             self.phase_s[phase] += seconds

@@ -49,7 +49,7 @@ def describe(routes: "Iterable[Route]") -> dict[str, Any]:
     schemas["Problem"]["properties"]["code"]["enum"] = list(CODES)
     paths: dict[str, Any] = {}
     for route in routes:
-        paths.setdefault(path_of(route), {})[route.method.lower()] = _operation(route, schemas)
+        paths.setdefault(route.label, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Octavo", "version": __version__, "description": "LLM inference over a paged KV cache."},
@@ -65,11 +65,6 @@ def describe(routes: "Iterable[Route]") -> dict[str, Any]:
             },
         },
     }
-
-
-def path_of(route: "Route") -> str:
-    """The route's path, as OpenAPI writes one with a part that varies."""
-    return f"{route.path}{{{route.names}}}" if route.path.endswith("/") else route.path
 
 
 def _operation(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:

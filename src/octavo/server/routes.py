@@ -43,6 +43,11 @@ class Route:
     problems: tuple[int, ...] = ()
     """Statuses of 400 or more, beside those that each route like this has: see `openapi`."""
 
+    @property
+    def label(self) -> str:
+        """The path as documents and metrics write it."""
+        return f"{self.path}{{{self.names}}}" if self.path.endswith("/") else self.path
+
 
 ROUTES = (
     Route("GET", "/v1/models", models.list_models, shapes.Cards, problems=(503,)),

@@ -12,13 +12,16 @@ from octavo.config.tenants import Tenant
 from octavo.engine.asks import Ask
 from octavo.engine.client import EngineClient, EngineFacts, EngineState
 from octavo.models.catalog import names_of
+from octavo.server.catalogue.compatible import cache_config
+from octavo.server.catalogue.metric import Sources
 from octavo.server.doorway import Doorway
 from octavo.server.duty import Duty
-from octavo.server.exposition import MetersCollector, registry_of
+from octavo.server.exposition import registry_of
 from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, shutting_down, too_long, unavailable, unknown_model
 from octavo.server.tenancy import Tenancy
 from octavo.server.trials import Trials
+from octavo.server.visits import Visits
 from octavo.text.calls.formats import FORMATS, Format, format_of
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer, TooLong
@@ -49,9 +52,10 @@ class Service:
         self.duty = Duty()
         self.trials = Trials()
         self.meters = Meters()
+        self.visits = Visits()
         self.doorway = Doorway(config, self.meters)
         self.tenancy = Tenancy(config, self.meters)
-        self.registry = registry_of(MetersCollector(self.meters, self._labels, self._cache_facts))
+        self.registry = registry_of(self._sources)
         self.tool_format = _tool_format(config.server.tool_call_parser, "" if template is None else template.source)
         self.keep_alive_s = KEEP_ALIVE_S
         self.began = int(time.time())
@@ -80,19 +84,20 @@ class Service:
         most, context = tenant.rules.max_tokens_per_request, self.facts.capacity.max_model_len
         return context if most is None else min(most, context)
 
-    def _labels(self) -> dict[str, str]:
-        return {"model_name": self.names[0], "engine": "0"}
-
-    def _cache_facts(self) -> dict[str, str]:
-        if self.client.state is not EngineState.READY:
-            return {}
-        capacity = self.client.facts.capacity
-        return {
-            "block_size": str(capacity.block_size),
-            "num_gpu_blocks": str(capacity.num_blocks),
-            "cache_dtype": self.client.facts.kv_cache_dtype,
-            "enable_prefix_caching": str(self.config.cache.enable_prefix_caching),
-        }
+    def _sources(self) -> Sources:
+        """What metrics are read from."""
+        facts = self.client.facts if self.client.state is EngineState.READY else None
+        return Sources(
+            meters=self.meters,
+            visits=self.visits,
+            labels={"model_name": self.names[0], "engine": "0"},
+            cache_config={} if facts is None else cache_config(self.config.cache, facts),
+            facts=facts,
+            state=self.client.state,
+            heartbeat_age_s=self.client.heartbeat_age_s,
+            in_flight=self.duty.in_flight,
+            draining=self.duty.draining,
+        )
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError 404 for a model that is not served. None is the one that is."""

@@ -77,6 +77,7 @@ async def _fail(exchange: Exchange, wire: Wire, error: ApiError) -> None:
     """The error as the end of a stream, or raised for whoever answers with a status of its own."""
     if not exchange.status:
         raise error
+    exchange.error = error
     log.warning("%s ended with an error after its first tokens: %s", exchange.id, error.message)
     with contextlib.suppress(TimeoutError):  # of a client that reads nothing: its connection is closed without words
         await asyncio.wait_for(exchange.write(wire.failed(error), more=False), LAST_WORDS_S)
