@@ -180,4 +180,4 @@ class Line:
         if due_s > max(room_s, now + LINE_S):
             due_s = room_s
         self._last[tenant] = due_s
-        return max(1, ceil(due_s - now))
+        return min(max(1, ceil(due_s - now)), LONGEST_RETRY_S)
