@@ -1,14 +1,11 @@
-"""Each field alone: it shows its effect, is refused by name, or is said to be unknown. Never accepted and ignored."""
+"""What single fields do, in more than one case each. That each field does something, `test_each_field.py` shows."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from octavo.models.checkpoint import Checkpoint
-from octavo.server.openai.fields import NOT_YET
-from octavo.server.openai.schema import ChatRequest, CompletionRequest
 from tests.server.site import Site, running
 
 PROMPT = "the an in"
@@ -207,28 +204,6 @@ def test_tokens_as_ids(site: Site) -> None:
     logprobs = site.complete(PROMPT, logprobs=1, return_tokens_as_token_ids=True, max_tokens=2).json()
     names = logprobs["choices"][0]["logprobs"]["tokens"]
     assert names == [f"token_id:{token}" for token in ids(site, max_tokens=2)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "ask"), [(CompletionRequest, Site.complete), (ChatRequest, Site.chat)], ids=["completions", "chat"]
-)
-def test_every_optional_field_may_be_null(site: Site, kind: Any, ask: Callable[..., Any]) -> None:
-    nulls = {name: None for name, field in kind.model_fields.items() if not field.is_required()}
-    response = ask(site, "the", **{**nulls, **dict.fromkeys(NOT_YET), "max_tokens": 2})
-    assert response.status_code == 200, response.text
-    assert "x-octavo-unknown-fields" not in response.headers
-
-
-@pytest.mark.parametrize("name", sorted(NOT_YET))
-def test_what_is_not_there_yet_is_refused_by_name(site: Site, name: str) -> None:
-    error = site.chat("the", **{name: {"some": "value"}}).json()["error"]
-    assert error["param"] == name and name in error["message"] and error["code"] == "unsupported_parameter"
-
-
-@pytest.mark.parametrize("name", sorted(name for name, known in NOT_YET.items() if known.neutral))
-def test_values_that_ask_for_nothing_are_taken(site: Site, name: str) -> None:
-    for value in NOT_YET[name].neutral:
-        assert site.chat("the", max_tokens=1, **{name: value}).status_code == 200
 
 
 def test_unknown_fields_come_back_in_a_header(site: Site) -> None:
