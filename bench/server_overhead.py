@@ -31,7 +31,7 @@ from octavo.text.tokenizer import build_tokenizer
 FACTS = EngineFacts(
     model="fake",
     fingerprint="fake",
-    capacity=Capacity(num_blocks=4096, block_size=16, vocab_size=256, max_model_len=65536),
+    capacity=Capacity(num_blocks=4096, block_size=16, vocab_size=256, max_model_len=65536, hidden_size=64),
     isa="none",
     num_threads=1,
     weight_format="none",

@@ -6,9 +6,9 @@ run.outcome     # everything that came out of it, to compare bit for bit
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from octavo.core.plan import BlockCopy, Sample, ScoredToken, StepPlan, Work, WorkResult
+from octavo.core.plan import BlockCopy, HiddenSum, Sample, ScoredToken, StepPlan, Work, WorkResult
 from octavo.core.ports import Backend
 from octavo.core.sampling import SamplingParams
 
@@ -18,7 +18,7 @@ WHOLE = 10**9
 
 @dataclass
 class Run:
-    """One choice of a request on a fixed block table."""
+    """One choice of a request on a fixed block table; or, with `adds_from`, an embedding, which draws nothing."""
 
     name: str
     prompt: tuple[int, ...]
@@ -27,10 +27,13 @@ class Run:
     seed: int = 7
     choice: int = 0
     banned: tuple[int, ...] = ()
+    adds_from: int | None = None
+    """The first position whose hidden state is added up."""
     computed: int = 0
     """Positions whose KV is in the blocks."""
     generated: list[ScoredToken] = field(default_factory=list)
     scored: list[ScoredToken] = field(default_factory=list)
+    total: bytes = b""
     error: str | None = None
 
     @property
@@ -38,13 +41,20 @@ class Run:
         return self.prompt + tuple(token.token for token in self.generated)
 
     @property
-    def outcome(self) -> tuple[tuple[ScoredToken, ...], tuple[ScoredToken, ...], str | None]:
-        return tuple(self.generated), tuple(self.scored), self.error
+    def outcome(self) -> tuple[tuple[ScoredToken, ...], tuple[ScoredToken, ...], bytes, str | None]:
+        return tuple(self.generated), tuple(self.scored), self.total, self.error
+
+    def open(self, num_tokens: int) -> bool:
+        """Is something left to do until it has so many tokens, or its sum?"""
+        missing = len(self.generated) < num_tokens if self.adds_from is None else self.computed < len(self.prompt)
+        return missing and self.error is None
 
     def work(self, chunk: int = WHOLE) -> Work:
         """The next `chunk` tokens, or what is left; a sample where that reaches the end."""
         tokens = self.tokens
         end = min(self.computed + chunk, len(tokens))
+        if self.adds_from is not None:
+            return replace(self._bare(end), hidden_sum=self._hidden_sum(self.adds_from, end))
         scoring = self.params.prompt_logprobs is not None
         return Work(
             self.name,
@@ -56,6 +66,12 @@ class Run:
             self.prompt[self.computed + 1 : end + 1] if scoring else (),
             self.params.prompt_logprobs or 0,
         )
+
+    def _bare(self, end: int) -> Work:
+        return Work(self.name, self.choice, self.computed, self.tokens[self.computed : end], self.block_ids)
+
+    def _hidden_sum(self, adds_from: int, end: int) -> HiddenSum | None:
+        return HiddenSum(max(0, adds_from - self.computed), self.total) if end > adds_from else None
 
     def sample(self) -> Sample:
         generated = tuple(token.token for token in self.generated)
@@ -73,13 +89,15 @@ class Run:
         assert (result.request_id, result.choice) == (self.name, self.choice)
         self.error = result.error
         if result.error is not None:
-            assert result.sampled == result.scored == ()
+            assert result.sampled == result.scored == () and result.hidden_sum is None
             return
+        assert (result.hidden_sum is None) == (work.hidden_sum is None)
         assert len(result.sampled) == len(work.samples)
         assert [token.token for token in result.scored] == list(work.targets)
         self.computed += len(work.tokens)
         self.generated += result.sampled
         self.scored += result.scored
+        self.total = result.hidden_sum or self.total
 
 
 def step(
@@ -97,7 +115,7 @@ def step(
 
 
 def finish(backend: Backend, runs: Sequence[Run], num_tokens: int, chunk: int = WHOLE) -> list[Run]:
-    """Steps, all runs in one batch, until each has `num_tokens` or an error."""
-    while open_runs := [run for run in runs if run.error is None and len(run.generated) < num_tokens]:
+    """Steps, all runs in one batch, until each has `num_tokens`, its sum, or an error."""
+    while open_runs := [run for run in runs if run.open(num_tokens)]:
         step(backend, open_runs, chunk)
     return list(runs)

@@ -70,7 +70,11 @@ def alone(fresh: Open, run: Run, num_tokens: int) -> Run:
 
 def test_capacity_is_what_it_was_built_with_and_stays(backend: Backend):
     expected = Capacity(
-        num_blocks=NUM_BLOCKS, block_size=BLOCK, vocab_size=TINY_VOCAB_SIZE, max_model_len=MAX_MODEL_LEN
+        num_blocks=NUM_BLOCKS,
+        block_size=BLOCK,
+        vocab_size=TINY_VOCAB_SIZE,
+        max_model_len=MAX_MODEL_LEN,
+        hidden_size=backend.capacity().hidden_size,
     )
     assert isinstance(backend, Backend)
     assert backend.capacity() == expected

@@ -11,6 +11,7 @@ from octavo.backends.ledger import LedgerBackend
 from octavo.core.audit import audit
 from octavo.core.events import (
     Admitted,
+    Embedded,
     Event,
     Finished,
     Generated,
@@ -27,7 +28,7 @@ from octavo.core.request import ChoiceState, Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.tiers import Costs, Fetched, NotFetched, NotStored, Stored, Tier, TierLimits
-from octavo.core.types import FinishReason, Limits
+from octavo.core.types import FinishReason, Limits, Pooling
 from tests.core.words import word_guide
 
 
@@ -60,6 +61,25 @@ def request(
         namespace=namespace,
         tenant=tenant,
         weight=weight,
+    )
+
+
+def embedding(
+    name: str,
+    prompt: tuple[int, ...] | list[int],
+    pooling: Pooling = Pooling.MEAN,
+    *,
+    priority: int = 0,
+    namespace: bytes = b"",
+    tenant: str = "",
+) -> Request:
+    return Request(
+        request_id=name,
+        prompt=tuple(prompt),
+        pooling=pooling,
+        priority=priority,
+        namespace=namespace,
+        tenant=tenant,
     )
 
 
@@ -121,6 +141,7 @@ class Outcome:
     tokens: dict[int, list[ScoredToken]] = field(default_factory=lambda: defaultdict(list))
     finished: dict[int, Finished] = field(default_factory=dict)
     scored: list[ScoredToken] = field(default_factory=list)
+    embedded: Embedded | None = None
     admissions: list[Admitted] = field(default_factory=list)
     refused: Refused | None = None
 
@@ -129,6 +150,11 @@ class Outcome:
 
     def reasons(self) -> list[FinishReason]:
         return [self.finished[choice].reason for choice in sorted(self.finished)]
+
+    @property
+    def embedding(self) -> tuple[bytes, int] | None:
+        """The sum that it is made of, and of how many."""
+        return self.embedded and (self.embedded.total, self.embedded.num_tokens)
 
     @property
     def cached_tokens(self) -> int:
@@ -277,6 +303,9 @@ class Replica:
                 case Finished():
                     assert event.choice not in self.outcomes[event.request_id].finished
                     self.outcomes[event.request_id].finished[event.choice] = event
+                case Embedded():
+                    assert self.outcomes[event.request_id].embedded is None
+                    self.outcomes[event.request_id].embedded = event
                 case PromptScored():
                     self.outcomes[event.request_id].scored.extend(event.scored)
                 case Queued():

@@ -12,11 +12,11 @@ from octavo.core.request import ChoiceState
 from octavo.core.scheduler import Scheduler
 from octavo.core.tiers import Tier
 from octavo.core.types import NO_BLOCK
-from tests.core.replica import Replica, limits, request, tier
+from tests.core.replica import Replica, embedding, limits, request, tier
 
 
 def busy() -> Replica:
-    """A fork with a shared tail, beams, a half-computed prompt, a queue, cached blocks, a tier, a plan in flight."""
+    """A fork with a shared tail, beams, a half-computed embedding, a queue, cached blocks, a tier, a plan in flight."""
     lower = tier(2, persistent=True)
     replica = Replica(limits(num_blocks=20, max_num_batched_tokens=8, max_num_seqs=5), tier=lower)
     replica.submit(request("done", [1] * 9, max_tokens=1))
@@ -24,7 +24,7 @@ def busy() -> Replica:
     replica.save(2)
     replica.submit(request("forked", [2] * 6, n=2, temperature=1.0))
     replica.submit(request("beams", [5], n=2, use_beam_search=True))
-    replica.submit(request("long", [3] * 20), request("last", [4]))
+    replica.submit(embedding("long", [3] * 20), request("last", [4]))
     replica.step()
     replica.plan()
     return replica
@@ -120,6 +120,18 @@ def follow_nobody(scheduler: Scheduler) -> None:
     scheduler.roster.requests["last"] *= 2
 
 
+def skip_what_is_owed(scheduler: Scheduler) -> None:
+    scheduler.roster.requests["long"][0].noted -= 1
+
+
+def go_on_after_an_embedding(scheduler: Scheduler) -> None:
+    scheduler.roster.requests["long"][0].tokens.append(1)
+
+
+def lose_a_sum(scheduler: Scheduler) -> None:
+    scheduler.roster.requests["long"][0].total = b""
+
+
 def mistake_a_beam(scheduler: Scheduler) -> None:
     scheduler.roster.requests["beams"][1].tokens[-1] ^= 1
 
@@ -204,6 +216,9 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("tokens_are_within_bounds", compute_too_much),
     ("nobody_draws_for_the_finished", draw_for_the_finished),
     ("nobody_draws_for_the_finished", follow_nobody),
+    ("what_is_owed_is_computed", skip_what_is_owed),
+    ("what_is_owed_is_computed", go_on_after_an_embedding),
+    ("what_is_owed_is_computed", lose_a_sum),
     ("beams_keep_step", mistake_a_beam),
     ("beams_keep_step", wait_without_candidates),
     ("claims_are_live", claim_for_ever),

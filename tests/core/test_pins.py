@@ -6,7 +6,7 @@ import pytest
 
 from octavo.core.events import PrefixPinned, PrefixUnpinned
 from octavo.core.pins import PinOutcome
-from tests.core.replica import Replica, limits, request
+from tests.core.replica import Replica, embedding, limits, request
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 0, 1, 3]
 ROOMY = limits(num_blocks=12, max_model_len=16)
@@ -98,12 +98,12 @@ def test_a_tenant_has_a_quota_and_only_its_own_pins(is_cached: bool) -> None:
 
 
 def test_pins_leave_room_for_one_request_of_the_whole_context() -> None:
-    replica = cached(Replica(limits(num_blocks=6, max_model_len=21)), PROMPT)
+    replica = cached(Replica(limits(num_blocks=6, max_model_len=20)), PROMPT)
     assert replica.pin("p", PROMPT).code == "no_room_to_pin", "5 of 6 blocks are the context's"
     assert replica.pin("p", PROMPT[:4]).pin
-    replica.submit(request("longest", [5] * 20, max_tokens=1))
+    replica.submit(request("longest", [5] * 19, max_tokens=1), embedding("whole", [5] * 20))
     replica.run()
-    assert len(replica.outcomes["longest"].ids()) == 1
+    assert len(replica.outcomes["longest"].ids()) == 1 and replica.outcomes["whole"].embedding
 
 
 def test_pins_hold_at_most_half_of_the_pool() -> None:

@@ -8,6 +8,7 @@ from octavo.core.events import (
     BlockEvicted,
     BlockStored,
     Drafted,
+    Embedded,
     Finished,
     Generated,
     Preempted,
@@ -25,7 +26,7 @@ from octavo.core.plan import ScoredToken
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.structured import Structure, StructuredOutput
-from octavo.core.types import FinishReason
+from octavo.core.types import FinishReason, Pooling
 from octavo.core.waits import Waited
 
 counts = st.integers(0, 2**31)
@@ -51,6 +52,7 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
         st.builds(PromptScored, request_ids, times, tokens),
         st.builds(Generated, request_ids, counts, times, tokens),
         st.builds(Generated, request_ids, counts, times, st.tuples(plain_tokens)),
+        st.builds(Embedded, request_ids, times, st.binary(max_size=32), counts),
         st.builds(Drafted, request_ids, counts, times, counts, counts),
         st.builds(Preempted, request_ids, counts, times, counts, names, counts, names, counts),
         st.builds(Stalled, times, counts, st.dictionaries(names, counts), names),
@@ -92,13 +94,18 @@ params = st.builds(
     max_tokens=st.none() | st.integers(1, 2**20),
     structured_outputs=st.none() | st.builds(StructuredOutput, st.sampled_from(Structure), names),
 )
-requests = st.builds(
-    Request,
-    request_id=names,
-    prompt=st.lists(counts, max_size=5).map(tuple),
-    params=params,
-    seed=st.integers(0, 2**64 - 1),
-    arrival_s=numbers,
-    priority=st.integers(-5, 5),
-    namespace=st.binary(max_size=8),
+asked = st.one_of(
+    st.fixed_dictionaries({"params": params}), st.fixed_dictionaries({"pooling": st.sampled_from(Pooling)})
+)
+requests = asked.flatmap(
+    lambda kind: st.builds(
+        Request,
+        **{name: st.just(value) for name, value in kind.items()},
+        request_id=names,
+        prompt=st.lists(counts, max_size=5).map(tuple),
+        seed=st.integers(0, 2**64 - 1),
+        arrival_s=numbers,
+        priority=st.integers(-5, 5),
+        namespace=st.binary(max_size=8),
+    )
 )

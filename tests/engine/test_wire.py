@@ -36,7 +36,7 @@ from tests.engine import events as made
 facts = EngineFacts(
     model="m",
     fingerprint="f",
-    capacity=Capacity(num_blocks=8, block_size=16, vocab_size=100, max_model_len=128),
+    capacity=Capacity(num_blocks=8, block_size=16, vocab_size=100, max_model_len=128, hidden_size=8),
     isa="scalar",
     num_threads=2,
     weight_format="Q4_1",

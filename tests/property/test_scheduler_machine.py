@@ -10,8 +10,8 @@ from octavo.core.hashing import HASHES, BlockHash
 from octavo.core.plan import StepPlan, StepResult, WorkResult
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
-from octavo.core.types import NO_BLOCK, FinishReason, Limits, Speculation
-from tests.core.replica import Replica, alone, one_bit, tier
+from octavo.core.types import NO_BLOCK, FinishReason, Limits, Pooling, Speculation
+from tests.core.replica import Replica, alone, embedding, one_bit, tier
 from tests.core.words import one_of, word_guide
 
 TOKENS = st.integers(0, 1)
@@ -168,6 +168,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             tenant=tenant,
         )
         self._submit(request)
+        return name
+
+    @rule(
+        target=live,
+        prompt=st.lists(TOKENS, min_size=1, max_size=12),
+        pooling=st.sampled_from(Pooling),
+        priority=st.integers(0, 2),
+        namespace=st.sampled_from([b"", b"", b"other"]),
+        tenant=st.sampled_from(["", "a", "b"]),
+    )
+    def embed(self, prompt: list[int], pooling: Pooling, priority: int, namespace: bytes, tenant: str) -> str:
+        name = f"r{len(self.submitted)}"
+        self._submit(embedding(name, prompt, pooling, priority=priority, namespace=namespace, tenant=tenant))
         return name
 
     def _submit(self, request: Request) -> None:
@@ -332,7 +345,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             if finished.reason in CUT_SHORT:
                 assert one_begins_the_other(tokens, due.tokens[choice])
                 assert one_begins_the_other(got.scored, due.scored)
+                assert got.embedding is None
             else:
+                assert got.embedding == due.embedding
                 assert tokens == due.tokens[choice] and got.scored == due.scored
                 assert (finished.reason, finished.stop_token) == (last.reason, last.stop_token)
 

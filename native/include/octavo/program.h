@@ -25,6 +25,8 @@ struct Step {
   std::span<const int32_t> copies;      // source, target, source, target, ...
   std::span<const int32_t> logit_rows;  // rows (indices of tokens) whose logits are needed, ascending
   SampleBatch samples;                  // without fault (sample_batch_fault); jobs name rows of `logit_rows`
+  std::span<const int32_t> sum_rows;    // first, end, first, end, ...: ranges of rows, ascending, apart
+  std::span<double> sums;               // [ranges][hidden]: each range's hidden states are added to its own, in order
 };
 
 inline constexpr int kNoBlock = -1;
@@ -57,7 +59,7 @@ class Program {
   // all). Layers of a group share a block table, and so a window; groups are numbered from 0 on. Throws
   // std::invalid_argument where windows differ within a group.
   void attention(int qkv, int out, int group, int window);
-  // What samples: RMSNorm, then logits.
+  // What samples and sums: RMSNorm gives the hidden states, then logits.
   void head(int in, const float* norm, float eps, const Weight& weight);
 
   // Fixes the cache, once, after all layers are there. Throws std::bad_alloc where the address space has no room.
@@ -74,8 +76,9 @@ class Program {
   void write_block(int block, std::span<const uint8_t> bytes);
 
   int vocab() const { return head_weight_ ? head_weight_->n : 0; }
+  int hidden() const { return head_weight_ ? head_weight_->k : 0; }
 
-  // Seconds of the last run in the layers, the output head, and sampling.
+  // Seconds of the last run in the layers, the output head (and sums), and sampling.
   struct Timings {
     double layers, head, sample;
   };
@@ -107,12 +110,17 @@ class Program {
     const int32_t* blocks;  // the first group's table; the others' follow
     int table_len;
   };
+  struct Addend {  // a row whose hidden state is added to a sum
+    int row;
+    double* sum;
+  };
   struct Task {  // query rows of one segment that share a KV head
     int segment, kv_head, first_row, num_rows, num_splits, first_partial;
   };
 
   void check(const Step& step) const;
   void check_table(std::span<const int32_t> ids, int first) const;
+  void check_sums(const Step& step) const;
   int first_split(const Op& op, const Task& task) const;
   void copy_blocks(const Step& step);
   void check_block(int block, size_t num_bytes) const;
@@ -123,6 +131,7 @@ class Program {
   void add_stages(Op& op);
   void run_layers();
   void run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job);
+  void run_sums(const Step& step, int first_row, int last_row);
 
   template <void (Program::*kMethod)(const Op&, int, int)>
   static void run_op(void* context, int index, int thread);
@@ -168,12 +177,13 @@ class Program {
   std::vector<Segment> segments_;
   std::vector<Task> tasks_;
   std::vector<int> split_tasks_;  // (task, split) pairs, one after the other; empty where tasks run whole
+  std::vector<Addend> addends_;
   std::vector<Stage> stages_;
 
   // Scratch, grown on demand.
   std::vector<std::vector<float>> buffers_;
   std::vector<uint8_t> activations_, queries_;
-  std::vector<float> rotations_, partials_, logits_;
+  std::vector<float> rotations_, partials_, logits_, hidden_states_;
   std::vector<std::vector<float>> thread_partials_;
   std::vector<std::vector<uint8_t>> sample_memory_;
   const SampleBatch* batch_ = nullptr;

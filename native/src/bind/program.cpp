@@ -27,6 +27,7 @@ namespace {
 template <class T>
 using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = Array<int32_t>;
+using Sums = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
 std::span<const T> span_of(const Array<T>& array) {
@@ -59,7 +60,8 @@ void pack(PackedWeight& weight, Pool& pool, const nb::object& raw, const std::st
 
 nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, Ints block_ids, Ints block_offsets,
               Ints copies, Ints logit_rows, const Bytes& jobs, const TokenIds& ids, const Values& values,
-              const Bytes& masks, const MutableBytes& scored, const MutableBytes& alternatives) {
+              const Bytes& masks, const MutableBytes& scored, const MutableBytes& alternatives, Ints sum_rows,
+              const Sums& sums) {
   if (copies.size() % 2) throw std::invalid_argument("copies come in pairs of source and target");
   const Step step{span_of(tokens),
                   span_of(starts),
@@ -69,7 +71,9 @@ nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, I
                   span_of(copies),
                   span_of(logit_rows),
                   sample_batch(jobs, ids, values, masks, scored, alternatives, static_cast<int>(logit_rows.size()),
-                               owned.program.vocab())};
+                               owned.program.vocab()),
+                  span_of(sum_rows),
+                  {sums.data(), sums.size()}};
   {
     nb::gil_scoped_release unlocked;
     owned.program.run(step);
@@ -155,7 +159,8 @@ void bind_program(nb::module_& m) {
           nb::arg("block"), nb::arg("raw"))
       .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("row_offsets"), nb::arg("block_ids"),
            nb::arg("block_offsets"), nb::arg("copies"), nb::arg("logit_rows"), nb::arg("jobs"), nb::arg("ids"),
-           nb::arg("values"), nb::arg("masks"), nb::arg("scored"), nb::arg("alternatives"));
+           nb::arg("values"), nb::arg("masks"), nb::arg("scored"), nb::arg("alternatives"), nb::arg("sum_rows"),
+           nb::arg("sums"));
 
   m.def(
       "dequantise",

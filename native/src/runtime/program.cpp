@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kChunkRows = 256;  // rows that go through all layers together: their activations stay in the L2 cache
 constexpr int kLogitRows = 32;   // rows of logits in memory at once
+constexpr int kSumColumns = 64;  // of hidden states that one thread adds up
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
@@ -115,6 +116,19 @@ void Program::check(const Step& s) const {
   for (size_t i = 0; i < s.logit_rows.size(); ++i)
     if (s.logit_rows[i] < (i ? s.logit_rows[i - 1] + 1 : 0) || static_cast<size_t>(s.logit_rows[i]) >= s.tokens.size())
       refuse("logit rows must ascend and lie inside the step");
+  check_sums(s);
+}
+
+void Program::check_sums(const Step& s) const {
+  if (s.sum_rows.size() % 2 || s.sums.size() != s.sum_rows.size() / 2 * static_cast<size_t>(hidden()))
+    refuse("ranges of rows to add up come as first and end, with a sum for each");
+  int32_t last_end = 0;
+  for (size_t i = 0; i < s.sum_rows.size(); i += 2) {
+    const int32_t first = s.sum_rows[i], end = s.sum_rows[i + 1];
+    if (first < last_end || end <= first || static_cast<size_t>(end) > s.tokens.size())
+      refuse("ranges of rows to add up must ascend, be apart and lie inside the step");
+    last_end = end;
+  }
 }
 
 // All ids are blocks of the pool; before the place `first` they may be gone.
@@ -137,6 +151,7 @@ void Program::run(const Step& step) {
     const double started = seconds();
     run_layers();
     timings_.layers += seconds() - started;
+    if (!step.sum_rows.empty()) run_sums(step, first, last);
     run_head(step, first, last, &next_logit, &next_job);
   }
 }
@@ -404,6 +419,32 @@ void Program::run_merge(const Op& op, int index, int) {
   std::vector<Partial> partials;
   for (int s = 0; s < task.num_splits; ++s) partials.push_back(partial_at(partials_.data(), task.first_partial + s));
   kernels_.attend_merge(attend_args(op, task), partials.data(), task.num_splits);
+}
+
+// ---- hidden states ----
+
+// Adds up those of the current chunk, rows first_row .. last_row of the step: first each row is normalised, then each
+// column is added, row after row. So a sum has the same bits wherever chunks end, and on any number of threads.
+void Program::run_sums(const Step& step, int first_row, int last_row) {
+  const double started = seconds();
+  const int columns = hidden();
+  addends_.clear();
+  for (size_t i = 0; i < step.sum_rows.size(); i += 2)
+    for (int row = std::max(step.sum_rows[i], first_row); row < std::min(step.sum_rows[i + 1], last_row); ++row)
+      addends_.push_back({row - first_row, step.sums.data() + i / 2 * static_cast<size_t>(columns)});
+  const size_t stride = kernels_.activation_stride(WeightKind::f32, columns) / sizeof(float);
+  hidden_states_.resize(std::max(hidden_states_.size(), stride * addends_.size()));
+  pool_.each(static_cast<int>(addends_.size()), [&](int i, int) {
+    kernels_.prepare(WeightKind::f32, row_of(head_in_, addends_[static_cast<size_t>(i)].row), head_norm_, head_eps_,
+                     columns, reinterpret_cast<uint8_t*>(hidden_states_.data() + stride * static_cast<size_t>(i)));
+  });
+  pool_.each(ceil_div(columns, kSumColumns), [&](int tile, int) {
+    const int first = tile * kSumColumns, last = std::min(first + kSumColumns, columns);
+    for (size_t i = 0; i < addends_.size(); ++i)
+      for (int c = first; c < last; ++c)
+        addends_[i].sum[c] += static_cast<double>(hidden_states_[stride * i + static_cast<size_t>(c)]);
+  });
+  timings_.head += seconds() - started;
 }
 
 // ---- logits and sampling ----

@@ -2,8 +2,8 @@
 
 A cell holds a token, its position, and a checksum of all the tokens before it as its writer saw them, as real KV does.
 A work reads its past through its block tables, cell by cell, in each KV group as far back as the group's window goes;
-the next token is a function of the checksum that it read. So a wrong block, a stale or unwritten cell, a lost copy, or
-KV of another prefix or group either raises LedgerError or changes the tokens that come out.
+the next token, and the hidden state, are functions of the checksum that it read. So a wrong block, a stale or unwritten
+cell, a lost copy, or KV of another prefix or group either raises LedgerError or changes what comes out.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from octavo.core.plan import BlockCopy, Sample, ScoredToken, StepPlan, StepResult, Work, WorkResult
+from octavo.core.plan import BlockCopy, HiddenSum, Sample, ScoredToken, StepPlan, StepResult, Work, WorkResult
 from octavo.core.ports import Capacity
 from octavo.core.types import NO_BLOCK, BlockId, TokenId
 from octavo.models.windows import first_key
@@ -22,6 +22,8 @@ _MASK = 2**64 - 1
 
 _CELL = struct.Struct("<?qqQq")
 """A cell as bytes: written or not, token, position, checksum, group."""
+_SUM = struct.Struct("=3d")
+"""Of hidden states: how many they are, and the halves of their checksums. Exact for two million tokens."""
 
 
 class LedgerError(ValueError):
@@ -51,6 +53,7 @@ class LedgerBackend:
 
     The distribution after a checksum is fixed: the token `alphabet` steps ahead of it, in a circle, by rank 1, 2, ...,
     with probability proportional to 2 ** -rank. A small `alphabet` makes equal prefixes, and so sharing, frequent.
+    The hidden state is (1, low half of the checksum, high half): a sum of them says how many, and which.
     """
 
     def __init__(
@@ -64,7 +67,11 @@ class LedgerBackend:
         windows: tuple[int | None, ...] = (None,),
     ) -> None:
         self._capacity = Capacity(
-            num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, max_model_len=max_model_len
+            num_blocks=num_blocks,
+            block_size=block_size,
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            hidden_size=3,
         )
         self._alphabet = alphabet or vocab_size
         if not 1 <= self._alphabet <= vocab_size:
@@ -212,7 +219,8 @@ class LedgerBackend:
                 return WorkResult(work.request_id, work.choice, error=error, code="nothing_allowed")
             wanted = sample.params.logprobs
             sampled.append(ScoredToken(token) if wanted is None else self._score(state, token, wanted))
-        return WorkResult(work.request_id, work.choice, tuple(sampled), tuple(scored))
+        total = None if work.hidden_sum is None else _added(work, work.hidden_sum, states)
+        return WorkResult(work.request_id, work.choice, tuple(sampled), tuple(scored), hidden_sum=total)
 
     def _draw(self, state: int, sample: Sample) -> TokenId | None:
         """The best token that may be drawn; with a temperature, one given by seed, choice and index too."""
@@ -254,6 +262,15 @@ class LedgerBackend:
 
     def _logprob(self, rank: int) -> float:
         return -rank * math.log(2) - math.log1p(-(2.0**-self._capacity.vocab_size))
+
+
+def _added(work: Work, asked: HiddenSum, states: list[int]) -> bytes:
+    if not 0 <= asked.first < len(states):
+        raise LedgerError(f"{_name(work)} adds hidden states from {asked.first} on, of {len(states)} tokens")
+    count, low, high = _SUM.unpack(asked.total) if asked.total else (0.0, 0.0, 0.0)
+    for state in states[asked.first :]:
+        count, low, high = count + 1, low + (state & 0xFFFFFFFF), high + (state >> 32)
+    return _SUM.pack(count, low, high)
 
 
 def _name(work: Work) -> str:

@@ -248,6 +248,20 @@ def nobody_draws_for_the_finished(scheduler: Scheduler) -> Iterator[str]:
                 yield f"{_name(choice)} draws for {choice.draws_for}, and choices {following} follow"
 
 
+def what_is_owed_is_computed(scheduler: Scheduler) -> Iterator[str]:
+    """No position is skipped that still owes a logprob or a hidden state; and an embedding has nothing but its prompt,
+    and a sum where something was added to it."""
+    for choice in _all_choices(scheduler):
+        if choice.owes_positions and choice.computed > choice.noted:
+            yield f"{_name(choice)} has computed {choice.computed} tokens, and what is owed for {choice.noted} of them"
+        if choice.request.pooling is None or choice.state is ChoiceState.FINISHED:
+            continue
+        if len(choice.tokens) != choice.prompt_len or choice.noted >= choice.prompt_len:
+            yield f"{_name(choice)} is an embedding and goes on after its prompt"
+        if bool(choice.total) != (choice.noted > choice.prompt_len - choice.num_summed):
+            yield f"{_name(choice)} has a sum of {len(choice.total)} bytes, and {choice.noted} positions noted"
+
+
 def beams_keep_step(scheduler: Scheduler) -> Iterator[str]:
     """The seats of a search hold its live beams, all of one length; and wait for others just where candidates are."""
     for choices in scheduler.roster.requests.values():
@@ -341,6 +355,7 @@ LAWS: tuple[Law, ...] = (
     demands_add_up,
     tokens_are_within_bounds,
     nobody_draws_for_the_finished,
+    what_is_owed_is_computed,
     beams_keep_step,
     claims_are_live,
     pins_leave_room,

@@ -59,7 +59,8 @@ class Terms:
     """What an accepted request may use."""
 
     max_len: int
-    """Prompt plus generated tokens of one choice, after clamping to the context and, if it named no limit, the pool."""
+    """Prompt plus generated tokens of one choice, after clamping to the context and, if it named no limit, the pool.
+    Of an embedding: its prompt."""
     expected: int = 0
     """Tokens that one choice is expected to generate."""
 
@@ -137,6 +138,8 @@ def _judge_beams(params: SamplingParams, limits: Limits) -> Never | None:
 
 
 def _judge_size(request: Request, limits: Limits, num_pinned: int) -> Terms | Never:
+    if request.pooling is not None:
+        return _judge_embedding(request, limits, num_pinned)
     prompt_len, n, max_tokens = len(request.prompt), request.params.width, request.params.max_tokens
     room, groups = limits.max_model_len - prompt_len, KvGroups.of(limits)
     num_blocks = limits.num_blocks - num_pinned
@@ -152,11 +155,29 @@ def _judge_size(request: Request, limits: Limits, num_pinned: int) -> Terms | Ne
     need = worst_case_blocks(prompt_len, num_generated, n, groups)
     if need <= num_blocks:
         return Terms(prompt_len + num_generated)
+    return _pool_too_small(f"{prompt_len} tokens with {n} x {num_generated} generated ones", need, limits, num_pinned)
+
+
+def _judge_embedding(request: Request, limits: Limits, num_pinned: int) -> Terms | Never:
+    """Its prompt may be as long as the context: nothing is generated after it."""
+    prompt_len = len(request.prompt)
+    if prompt_len > limits.max_model_len:
+        return Never(
+            "context_length_exceeded",
+            f"the prompt has {prompt_len} tokens, more than the context of {limits.max_model_len} (--max-model-len)",
+        )
+    need = worst_case_blocks(prompt_len, 1, 1, KvGroups.of(limits))
+    if need > limits.num_blocks - num_pinned:
+        return _pool_too_small(f"{prompt_len} tokens", need, limits, num_pinned)
+    return Terms(prompt_len)
+
+
+def _pool_too_small(what: str, need: int, limits: Limits, num_pinned: int) -> Never:
     pool = f"{limits.num_blocks}, {num_pinned} of them pinned" if num_pinned else f"{limits.num_blocks}"
     return Never(
         "pool_too_small",
-        f"a prompt of {prompt_len} tokens with {n} x {num_generated} generated ones needs {need} KV blocks of "
-        f"{limits.block_size} tokens; the whole pool has {pool} (--num-blocks, --kv-cache-memory-bytes)",
+        f"a prompt of {what} needs {need} KV blocks of {limits.block_size} tokens; the whole pool has {pool} "
+        f"(--num-blocks, --kv-cache-memory-bytes)",
     )
 
 

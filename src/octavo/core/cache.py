@@ -112,8 +112,8 @@ class KvCache:
     # ---- hits ----
 
     def reads(self, choice: Choice) -> bool:
-        """May it use what was computed before? Not where it owes logprobs of its prompt: those are not cached."""
-        return (self._enabled or bool(choice.chain.keys)) and not choice.scores_prompt
+        """May it use what was computed before? Not where it owes logprobs or hidden states: those are not cached."""
+        return (self._enabled or bool(choice.chain.keys)) and not choice.owes_positions
 
     def look_up(self, choice: Choice) -> Hit:
         """The longest hit for all that it knows. Keys are hashed once and kept; the cache itself does not change."""
@@ -186,7 +186,8 @@ class KvCache:
     def why_missed(self, choice: Choice, hit: Hit, now: float) -> Miss | None:
         """Why it has to compute more than its last token, after such a hit. Pure."""
         if self._enabled and choice.num_left > 1 and not self.reads(choice):
-            return Miss(MissReason.PROMPT_LOGPROBS, 0)
+            scores = choice.request.pooling is None
+            return Miss(MissReason.PROMPT_LOGPROBS if scores else MissReason.MEAN_POOLING, 0)
         return self._why(choice.chain, choice.tokens, choice.request.tenant, hit, now)
 
     def explain(self, tokens: Sequence[TokenId], namespace: bytes, tenant: str, now: float) -> tuple[int, Miss | None]:
@@ -275,8 +276,8 @@ class KvCache:
             return 0, ""
         if self.tier.closed is not None:
             return 0, f"recompute: the {self.tier.limits.name} tier is closed, {self.tier.closed}"
-        if choice.scores_prompt:
-            return 0, "recompute: it still owes logprobs of its prompt"
+        if choice.owes_positions:
+            return 0, "recompute: it still owes logprobs or hidden states of its prompt"
         if num_blocks > self.tier.limits.num_blocks:
             return 0, f"recompute: it has {num_blocks} full blocks, the tier {self.tier.limits.num_blocks}"
         num_tokens = num_blocks * self._block_size

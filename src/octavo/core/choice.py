@@ -7,11 +7,11 @@ from octavo.core.budget import Later
 from octavo.core.drafts import Hopes
 from octavo.core.hashing import KeyChain
 from octavo.core.lease import Lease
-from octavo.core.plan import BlockCopy, Sample, ScoredToken, Work
+from octavo.core.plan import BlockCopy, HiddenSum, Sample, ScoredToken, Work
 from octavo.core.ports import Guide
 from octavo.core.request import ChoiceState, Move, Request, after
 from octavo.core.sampling import SamplingParams
-from octavo.core.types import TokenId
+from octavo.core.types import Pooling, TokenId
 
 if TYPE_CHECKING:
     from octavo.core.beam_group import BeamGroup
@@ -55,12 +55,14 @@ class Choice:
     their first tokens too (`draws_for`). Up to there they differ by nothing but their numbers.
 
     In a beam search nothing is drawn: the work that reaches the end finds candidates, and `beams` says what is next.
+    An embedding draws nothing either: hidden states are added up on the way, and it ends where its prompt does.
     """
 
     __slots__ = (
         "_banned",
         "_min_tokens",
         "_plain",
+        "_pooling",
         "_scores",
         "_seed",
         "beams",
@@ -79,16 +81,17 @@ class Choice:
         "lease",
         "max_len",
         "next_full",
+        "noted",
         "order",
         "params",
         "prompt_len",
         "rank",
         "request",
         "request_id",
-        "scored",
         "state",
         "stop_ids",
         "tokens",
+        "total",
         "wait",
         "width",
     )
@@ -132,8 +135,7 @@ class Choice:
         """Tokens that the plan in flight, or in the making, computes."""
         self.draft: tuple[TokenId, ...] = ()  # guesses behind the last token that this step checks: granted too
         self.hopes: Hopes | None = None  # where its guesses come from, once it guesses
-        self.copies: tuple[BlockCopy, ...] = ()
-        """Block copies that this work needs first."""
+        self.copies: tuple[BlockCopy, ...] = ()  # that this work needs first
         self.lease = lease
         self.chain = chain
         self.claim: bytes | None = None
@@ -144,10 +146,12 @@ class Choice:
         """The numbers of the choices that its next token is drawn for: its own, and those that follow it."""
         self.width = 1 if index else params.width
         """Choices that it stands for: itself, and those that follow it."""
-        self.scored = 0
-        """Prompt positions whose logits were asked for the token that follows."""
+        self.noted = _num_unasked(request)
+        """So many prompt positions owe nothing any more: their logprob, or hidden state, is known or was not wanted."""
+        self.total = b""  # of an embedding: the sum of the hidden states that were noted
         self.wait = Wait()
         self._seed = request.seed
+        self._pooling = request.pooling is not None
         self._scores = params.prompt_logprobs is not None
         self._plain = not params.penalised and params.structured_outputs is None
         self._min_tokens = params.min_tokens
@@ -168,22 +172,27 @@ class Choice:
         return self.computed == len(self.tokens)
 
     @property
-    def scores_prompt(self) -> bool:
-        """Does it still owe logprobs of prompt tokens? Then each position before the last must be computed, not hit."""
-        return self._scores and self.scored < self.prompt_len - 1
+    def owes_positions(self) -> bool:
+        """Does it owe logprobs, or hidden states, of prompt positions before the last? Those must be computed, not hit.
+
+        (The last token of a sequence always is.)
+        """
+        return self.noted < self.prompt_len - 1
 
     def chunk_limit(self) -> int:
         """How many tokens the next work may have: all that are left, or up to where scoring goes on after a preemption.
 
         A work scores all of its positions or none.
         """
-        again = self.scored - self.computed
-        return again if again > 0 and self.scores_prompt else self.num_left
+        again = self.noted - self.computed
+        return again if again > 0 and self._scores and self.owes_positions else self.num_left
 
     def work(self) -> Work:
         """The work for the tokens that were granted."""
         start, tokens = self.computed, self.tokens
         end = start + self.granted
+        if self._pooling:
+            return self._add_up(start, end)
         if end == len(tokens) and self.granted == self.width == 1:  # a decode: nearly every work, so nothing in its way
             samples = (self._sample(self.index),)
             return Work(self.request_id, self.index, start, (tokens[start],), self.lease.table, samples)
@@ -203,6 +212,17 @@ class Choice:
         samples = tuple([self._sample(self.index, draft[:i]) for i in range(len(draft) + 1)])
         chunk = (self.tokens[start], *draft)
         return Work(self.request_id, self.index, start, chunk, self.lease.table, samples, num_drafted=len(draft))
+
+    def _add_up(self, start: int, end: int) -> Work:
+        """The work of an embedding. After a preemption some of its hidden states are in the sum already."""
+        chunk = tuple(self.tokens[start:end])
+        asked = HiddenSum(max(0, self.noted - start), self.total) if end > self.noted else None
+        return Work(self.request_id, self.index, start, chunk, self.lease.table, hidden_sum=asked)
+
+    @property
+    def num_summed(self) -> int:
+        """Hidden states that its embedding is the mean of."""
+        return 1 if self.request.pooling is Pooling.LAST else self.prompt_len
 
     def take_drawn(self, drawn: tuple[ScoredToken, ...]) -> tuple[ScoredToken, ...]:
         """Knows these tokens now, or those up to its last one, as if each had had a step of its own; returns them."""
@@ -234,7 +254,7 @@ class Choice:
         """Knows what `choice` knows: its tokens, their keys, and what may follow them."""
         self.tokens = choice.tokens.copy()
         self.chain = choice.chain.fork()
-        self.scored = choice.scored
+        self.noted = choice.noted
         self.guide = None if choice.guide is None else choice.guide.fork()
 
     def share_blocks(self, choice: "Choice") -> None:
@@ -246,7 +266,7 @@ class Choice:
     @property
     def may_draft(self) -> bool:
         """Is it one that a guess may run ahead of? A form or a search would have to follow every guess."""
-        return self.width == 1 and self.guide is None and self.beams is None
+        return self.width == 1 and self.guide is None and self.beams is None and not self._pooling
 
     def _sample(self, index: int, ahead: tuple[TokenId, ...] = ()) -> Sample:
         """The next draw; or, behind guesses `ahead`, the one that follows where they are right."""
@@ -261,7 +281,7 @@ class Choice:
 
     def _targets(self, start: int, end: int) -> tuple[TokenId, ...]:
         """The prompt tokens that the logits of this chunk are to be asked for: none of them a second time."""
-        if start < self.scored:
+        if start < self.noted:
             return ()
         return tuple(self.tokens[start + 1 : min(end + 1, self.prompt_len)])
 
@@ -270,3 +290,11 @@ def _first_state(request: Request, index: int) -> ChoiceState:
     if index:
         return ChoiceState.FOLLOWING
     return ChoiceState.WAITING if request.params.structured_outputs is None else ChoiceState.HELD
+
+
+def _num_unasked(request: Request) -> int:
+    """Prompt positions, from the first on, of which nothing is wanted but that what follows can read their KV."""
+    if request.pooling is Pooling.LAST:
+        return len(request.prompt) - 1
+    asked = request.pooling is Pooling.MEAN or request.params.prompt_logprobs is not None
+    return 0 if asked else len(request.prompt)

@@ -16,7 +16,7 @@ class Queued:
     num_choices: int = 1
     tenant: str = ""
     max_tokens: int | None = None
-    """The longest answer that was asked for; None: as far as the context goes."""
+    """The longest answer that was asked for; None: as far as the context goes, or an embedding."""
     arrival_s: float | None = None
     """When whoever submitted it had it. None: now."""
 
@@ -72,6 +72,18 @@ class Generated:
     choice: int
     time_s: float
     tokens: tuple[ScoredToken, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The prompt of an embedding is computed. Its `Finished` follows."""
+
+    request_id: RequestId
+    time_s: float
+    total: bytes
+    """The sum of the hidden states that it is the mean of: see `plan.HiddenSum`."""
+    num_tokens: int
+    """So many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +256,7 @@ Event = (
     | Admitted
     | PromptScored
     | Generated
+    | Embedded
     | Drafted
     | Preempted
     | Stalled

@@ -20,9 +20,9 @@ class AnswerLengths:
         self._seen: dict[int, int] = {}
 
     def expect(self, most: int) -> int:
-        """Tokens that an answer of at most `most` will have: 1 .. most."""
+        """Tokens that an answer of at most `most` will have: 1 .. most; none of an embedding, whose `most` is 0."""
         mean = self._means.get(most.bit_length())
-        return max(1, min(most, PRIOR if mean is None else round(mean)))
+        return min(most, max(1, PRIOR if mean is None else round(mean)))
 
     def learn(self, most: int, length: int) -> None:
         """An answer that was allowed `most` tokens ended after `length`."""

@@ -43,6 +43,8 @@ class MissReason(StrEnum):
     """The last block would have to be copied to be continued, and no block is free for the copy."""
     PROMPT_LOGPROBS = "prompt_logprobs"
     """The request asks for logprobs of its prompt: they are not cached, so it does not read the cache."""
+    MEAN_POOLING = "mean_pooling"
+    """The request wants the mean of all hidden states: they are not cached, so it does not read the cache."""
     DISABLED = "disabled"
     """The cache is off: --no-enable-prefix-caching."""
 

@@ -116,8 +116,8 @@ def room_for_pins(limits: Limits, roster: Roster) -> int:
     that were accepted already, so that nobody waits for what cannot come.
     """
     groups, context = KvGroups.of(limits), limits.max_model_len
-    shapes = [(1, context - 1, 1), (context - 1, 1, 1)] if context > 1 else []
+    shapes = [(1, max(1, context - 1), 1), (context, 1, 1)]  # an answer, an embedding
     for first, *_ in roster.requests.values():
-        shapes.append((first.prompt_len, first.max_len - first.prompt_len, first.request.params.width))
-    most = max((worst_case_blocks(*shape, groups) for shape in shapes), default=0)
+        shapes.append((first.prompt_len, max(1, first.max_len - first.prompt_len), first.request.params.width))
+    most = max(worst_case_blocks(*shape, groups) for shape in shapes)
     return max(0, min(limits.num_blocks // 2, limits.num_blocks - most))

@@ -82,6 +82,18 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenSum:
+    """Add the hidden states of a work's tokens to `total`: of tokens[first:], one after the other, in their order.
+
+    A hidden state is what the logits after a token are made of: behind the last norm. Sums are in float64.
+    """
+
+    first: int
+    total: bytes = b""
+    """The sum so far: float64 of this machine, one for each number of a hidden state. Empty: nothing was added yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """Compute `tokens` at positions start .. start + len(tokens) - 1 of one choice of a request.
 
@@ -114,6 +126,7 @@ class Work:
 
     Each is drawn from the logits after its own token, so it holds only where all guesses up to it are right.
     """
+    hidden_sum: HiddenSum | None = None
 
     def sample_offset(self, number: int) -> int:
         """After which of `tokens` sample `number` is drawn."""
@@ -154,16 +167,18 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """What one `Work` gave: a token for each of its samples, a score for each of its targets, in their order."""
+    """What one `Work` gave: a token for each of its samples, a score for each of its targets, in their order; a sum."""
 
     request_id: RequestId
     choice: int
     sampled: tuple[ScoredToken, ...] = ()
     scored: tuple[ScoredToken, ...] = ()
     error: str | None = None
-    """Set where this work alone failed (for example, its logits were not finite); then both tuples are empty."""
+    """Set where this work alone failed (for example, its logits were not finite); then there is nothing else."""
     code: str | None = None
     """The error as a word: `not_finite`, `nothing_allowed` (to draw), or `bad_token`."""
+    hidden_sum: bytes | None = None
+    """The sum that `Work.hidden_sum` asked for, as its `total` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +191,7 @@ class StepResult:
 
 
 def check_result(plan: StepPlan, result: StepResult) -> None:
-    """Raises ValueError unless `result` answers `plan`: work by work, with all samples and scores or an error."""
+    """Raises ValueError unless `result` answers `plan`: work by work, with all that was asked for or an error."""
     if result.step != plan.step or len(result.results) != len(plan.work):
         counts = f"{len(result.results)} results, for {len(plan.work)} works"
         raise ValueError(f"step {result.step} is no answer to step {plan.step}: {counts}")
@@ -184,5 +199,6 @@ def check_result(plan: StepPlan, result: StepResult) -> None:
         if outcome.request_id != work.request_id or outcome.choice != work.choice:
             raise ValueError(f"a result for {outcome.request_id} where one for {work.request_id} is due")
         complete = len(outcome.sampled) == len(work.samples) and len(outcome.scored) == len(work.targets)
+        complete &= (outcome.hidden_sum is None) == (work.hidden_sum is None)
         if not complete and outcome.error is None:
-            raise ValueError(f"the result for {work.request_id} lacks samples or scores")
+            raise ValueError(f"the result for {work.request_id} lacks samples, scores or a sum")

@@ -16,6 +16,8 @@ class Capacity:
     block_size: int
     vocab_size: int
     max_model_len: int
+    hidden_size: int
+    """Numbers in a token's hidden state, and so in an embedding."""
 
 
 @runtime_checkable

@@ -108,5 +108,6 @@ class Reception:
 
 def queued(request: Request, now: float) -> Queued:
     params, arrival_s = request.params, request.arrival_s or now
-    about = (len(request.prompt), params.num_choices, request.tenant, params.max_tokens, min(arrival_s, now))
+    most = None if request.pooling is not None else params.max_tokens
+    about = (len(request.prompt), params.num_choices, request.tenant, most, min(arrival_s, now))
     return Queued(request.request_id, now, *about)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from octavo.core.sampling import SamplingParams
-from octavo.core.types import RequestId, TokenId
+from octavo.core.types import Pooling, RequestId, TokenId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One submission: a prompt, and choices that continue it: `params.num_choices` come out."""
+    """One submission: a prompt, and choices that continue it: `params.num_choices` come out. Or its embedding does."""
 
     request_id: RequestId
     prompt: tuple[TokenId, ...]
@@ -26,6 +26,12 @@ class Request:
     """Who pays for it: shares, limits and meters go by this name. Requests that name nobody are one tenant together."""
     weight: int = 1
     """The tenant's share beside that of others, under `--scheduling-policy fair`."""
+    pooling: Pooling | None = None
+    """An embedding is wanted, made so, and no token: `params` are the defaults then. Else ValueError."""
+
+    def __post_init__(self) -> None:
+        if self.pooling is not None and self.params != SamplingParams():
+            raise ValueError("an embedding draws no token, so it has no sampling parameters")
 
     def demand(self, expected: int) -> int:
         """Tokens that it counts for in the queue, where each of its choices is expected to add so many."""

@@ -24,6 +24,7 @@ from octavo.core.endings import Endings
 from octavo.core.events import (
     Admitted,
     Drafted,
+    Embedded,
     Event,
     Generated,
     Preempted,
@@ -431,7 +432,7 @@ class Scheduler:
             if choice.computed >= choice.next_full:
                 self._publish(choice)
             if work.targets:
-                choice.scored = work.start + len(work.targets)
+                choice.noted = work.start + len(work.targets)
                 self._events.append(PromptScored(choice.request_id, now, outcome.scored))
             if work.samples:
                 if choice.beams is not None:
@@ -440,6 +441,8 @@ class Scheduler:
                     self._append(choice, outcome.sampled, now)
                 else:
                     self._fork(choice, work, outcome, now)
+            elif outcome.hidden_sum is not None:
+                self._note_sum(choice, outcome.hidden_sum, now)
         if self._drafting is not None:
             self._drafting.end(plan.num_tokens, now)
         return self._land(plan.num_tokens, result.timings_s, now)
@@ -457,6 +460,13 @@ class Scheduler:
         """Blocks are full: they can be hit, and where a window gave others back, what is kept is counted anew."""
         if self.cache.publish(choice):
             self._reservations.renew(choice)
+
+    def _note_sum(self, choice: Choice, total: bytes, now: float) -> None:
+        """Hidden states were added up; with the last one's the embedding is known, and its request over."""
+        choice.total, choice.noted = total, choice.computed
+        if choice.noted == choice.prompt_len:
+            self._events.append(Embedded(choice.request_id, now, total, choice.num_summed))
+            self._endings.finish(choice, FinishReason.STOP, now)
 
     def _keep_foreseen(self, drafting: Drafting, choice: Choice, outcome: WorkResult, now: float) -> None:
         """The tokens of a step that ran ahead, as far as its guesses were right."""

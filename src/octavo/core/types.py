@@ -20,13 +20,22 @@ class FinishReason(StrEnum):
     """Why a choice ended. The values are OpenAI's `finish_reason` where OpenAI has one."""
 
     STOP = "stop"
-    """A stop token, an end-of-sequence token, or a stop string."""
+    """A stop token, an end-of-sequence token, or a stop string; of an embedding, the end of its prompt."""
     LENGTH = "length"
     """`max_tokens` or the context limit was reached."""
     ABORT = "abort"
     """The client cancelled or went away."""
     ERROR = "error"
     """A step that this request was part of failed."""
+
+
+class Pooling(StrEnum):
+    """Which hidden states of a prompt make its embedding. The values are vLLM's `pooling_type`."""
+
+    MEAN = "MEAN"
+    """The mean of all tokens'."""
+    LAST = "LAST"
+    """The last token's, the only one that has seen all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 class Pool:
@@ -75,6 +76,8 @@ class Program:
         masks: Bytes,
         scored: Bytes,
         alternatives: Bytes,
+        sum_rows: Ints,
+        sums: Doubles,
     ) -> tuple[float, float, float]:
         """Seconds in the layers, the output head and sampling. Raises ValueError, with nothing done, for a bad step."""
 

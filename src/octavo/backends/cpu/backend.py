@@ -10,6 +10,7 @@ from octavo.backends.cpu import _native
 from octavo.backends.cpu.model import CpuModel, resolve_kv_dtype
 from octavo.backends.cpu.program import build_program
 from octavo.backends.cpu.sampling import SamplePacker, unpack
+from octavo.backends.cpu.sums import pack_sums, with_sums
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Capacity
 
@@ -35,6 +36,7 @@ class CpuBackend:
             block_size=block_size,
             vocab_size=model.spec.vocab_size,
             max_model_len=max_model_len,
+            hidden_size=model.spec.hidden_size,
         )
         self._samples = SamplePacker()
         self._tables: dict[tuple[str, int], tuple[tuple[int, ...], Ints]] = {}
@@ -48,11 +50,12 @@ class CpuBackend:
         program = self._open_program()
         started = time.perf_counter()
         packed = self._samples.pack(plan)
+        sums = pack_sums(plan, self._capacity.hidden_size)
         arrays = self._arrays(plan)
         called = time.perf_counter()
-        layers_s, head_s, sample_s = program.run(*arrays, packed.rows, *packed.arrays())
+        layers_s, head_s, sample_s = program.run(*arrays, packed.rows, *packed.arrays(), sums.rows, sums.totals)
         returned = time.perf_counter()
-        results = unpack(plan, packed)
+        results = with_sums(plan, unpack(plan, packed), sums)
         timings = {
             "marshal": called - started + time.perf_counter() - returned,
             "layers": layers_s,

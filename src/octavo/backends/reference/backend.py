@@ -8,7 +8,7 @@ import numpy as np
 from octavo.backends.reference.network import matvec, token_hidden
 from octavo.backends.reference.sampling import SampleError, draw, score
 from octavo.backends.reference.weights import Array, Dequantize, load_weights
-from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult
+from octavo.core.plan import BlockCopy, HiddenSum, ScoredToken, StepPlan, StepResult, Work, WorkResult
 from octavo.core.ports import Capacity
 from octavo.core.types import NO_BLOCK
 from octavo.models.checkpoint import Checkpoint
@@ -40,7 +40,11 @@ class ReferenceBackend:
             (self._groups.slots, 2, num_blocks, block_size, spec.num_kv_heads, spec.head_dim), np.float32
         )
         self._capacity = Capacity(
-            num_blocks=num_blocks, block_size=block_size, vocab_size=spec.vocab_size, max_model_len=max_model_len
+            num_blocks=num_blocks,
+            block_size=block_size,
+            vocab_size=spec.vocab_size,
+            max_model_len=max_model_len,
+            hidden_size=spec.hidden_size,
         )
 
     def capacity(self) -> Capacity:
@@ -81,12 +85,11 @@ class ReferenceBackend:
     def _run(self, work: Work) -> WorkResult:
         try:
             self._check(work)
-            sampled, scored = self._compute(work)
+            return self._compute(work)
         except (PlanError, SampleError) as error:
             return WorkResult(work.request_id, work.choice, error=str(error), code=getattr(error, "code", None))
-        return WorkResult(work.request_id, work.choice, sampled, scored)
 
-    def _compute(self, work: Work) -> tuple[tuple[ScoredToken, ...], tuple[ScoredToken, ...]]:
+    def _compute(self, work: Work) -> WorkResult:
         tables = np.array(work.block_ids, np.intp).reshape(len(self._groups.windows), -1)
         places = self._groups.places
         scored: list[ScoredToken] = []
@@ -101,7 +104,8 @@ class ReferenceBackend:
         offsets = [work.sample_offset(number) for number in range(len(work.samples))]
         logits = {offset: matvec(self._weights.output, hiddens[offset]) for offset in set(offsets)}
         drawn = [draw(logits[offset], sample) for offset, sample in zip(offsets, work.samples, strict=True)]
-        return tuple(drawn), tuple(scored)
+        total = None if work.hidden_sum is None else added(work.hidden_sum, hiddens)
+        return WorkResult(work.request_id, work.choice, tuple(drawn), tuple(scored), hidden_sum=total)
 
     def _check(self, work: Work) -> None:
         end = work.start + len(work.tokens)
@@ -113,6 +117,8 @@ class ReferenceBackend:
         table_len, rest = divmod(len(work.block_ids), num_groups)
         if rest or table_len * size < end:
             raise PlanError(f"{num_groups} tables of {table_len} blocks of {size} do not hold {end} positions")
+        if work.hidden_sum is not None:
+            _check_range("the first token whose hidden state is added", work.hidden_sum.first, len(work.tokens))
         if len(work.targets) > len(work.tokens):
             raise PlanError(f"{len(work.targets)} targets for {len(work.tokens)} tokens")
         for group, window in enumerate(self._groups.windows):
@@ -122,6 +128,19 @@ class ReferenceBackend:
                     _check_range("block", block, self._capacity.num_blocks)
         for token in (*work.tokens, *work.targets):
             _check_range("token", token, self._capacity.vocab_size)
+
+
+def added(asked: HiddenSum, hiddens: Sequence[Array]) -> bytes:
+    """The sum that is asked for, one hidden state after the other. Raises SampleError for one that is not finite."""
+    size = hiddens[0].size
+    total = np.frombuffer(asked.total, np.float64).copy() if asked.total else np.zeros(size, np.float64)
+    if total.size != size:
+        raise PlanError(f"a sum of {total.size} numbers, where a hidden state has {size}")
+    for hidden in hiddens[asked.first :]:
+        total += hidden
+    if not np.isfinite(total).all():
+        raise SampleError("not_finite", "the hidden states are not finite")
+    return total.tobytes()
 
 
 def _check_range(what: str, value: int, limit: int) -> None:
