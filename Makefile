@@ -9,12 +9,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLIENTS := $(VENV)/clients
+CLIENTS_STAMP := $(CLIENTS)/.installed
 ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench
 PEER_BENCH := ../shared/peers/offline.py
 
-.PHONY: help install serve test test-slow check format docs bench clean
+.PHONY: help install clients serve test test-slow check format docs bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,10 +24,10 @@ help: ## List the targets
 serve: $(STAMP) ## Serve the default model on http://127.0.0.1:8000 (ARGS="MODEL --port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
 
-test: $(STAMP) ## Run the tests (ARGS="tests/core -x")
+test: $(STAMP) $(CLIENTS_STAMP) ## Run the tests (ARGS="tests/core -x")
 	@$(BIN)/python -m pytest -q $(ARGS)
 
-test-slow: $(STAMP) ## Run the long tests too: more examples, larger cases
+test-slow: $(STAMP) $(CLIENTS_STAMP) ## Run the long tests too: more examples, larger cases
 	@$(BIN)/python -m pytest -q --hypothesis-profile=slow -m "slow or not slow" --timeout=1800 $(ARGS)
 
 check: $(STAMP) ## Check format, lint, types, layers and native style
@@ -69,6 +71,17 @@ $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(wildcard native/cmake/*) | $
 		> $(VENV)/build-requires.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(VENV)/build-requires.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@touch $@
+
+clients: $(CLIENTS_STAMP) ## Install the clients that the tests use: litellm, langchain, llama-index, lm_eval
+
+# They have pins of their own, so an environment of their own. Not compiled: most of their modules are never imported.
+$(CLIENTS_STAMP): pyproject.toml | $(BIN)/python
+	@echo 'installing clients for the tests into $(CLIENTS) (1 GB)'
+	@$(BIN)/python -m venv $(CLIENTS)
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"], sep="\n")' \
+		> $(CLIENTS)/requires.txt
+	@$(CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile -r $(CLIENTS)/requires.txt
 	@touch $@
 
 $(BIN)/python:

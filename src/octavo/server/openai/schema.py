@@ -416,8 +416,8 @@ class TokenizeRequest(TextRequest):
 
     content: str | None = optional("The same as prompt.")
     parse_special: bool | None = optional(
-        "Read control tokens in the text as such. Default: as in a prompt (--allow-special-tokens-in-text); a text "
-        "that is one control token, whole, is that token."
+        "Read control tokens in the text as such.",
+        "as in a prompt (--allow-special-tokens-in-text), but a text that is one control token, whole, is that token",
     )
     add_special: bool | None = optional("The same as add_special_tokens.", True)
     return_token_strs: bool | None = optional("Also answer the text of each token.", False)
