@@ -10,7 +10,7 @@ import importlib
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from octavo.engine.llm import OfflineEngine
 if TYPE_CHECKING:
     import socket
 
+    from octavo.config.sources import Origin
     from octavo.core.hashing import BlockHash
     from octavo.core.ports import Backend, Guide
     from octavo.core.structured import StructuredOutput
@@ -443,8 +444,10 @@ def build_from_setup(payload: bytes, report: Report) -> Replica:
     return build_replica(config, open_checkpoint(config.model.model), report)
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, origins: Mapping[str, Origin] | None = None) -> int:
     """Serves the configured model over HTTP until told to stop; returns the exit status.
+
+    `origins`: where each setting came from, to be shown.
 
     The child is started first, so that it and the server get ready at the same time; it is told what to load as soon as
     the model has been opened (some 50 ms, in which the child is not ready either) and the port is ours. Raises
@@ -461,7 +464,7 @@ def serve(config: Config) -> int:
             payload = wire.encode(with_model(config, Path(checkpoint.path)))
             client.setup(payload)
             engine = _watched(config, client, payload)
-            app = _build_app(config, engine, checkpoint)
+            app = _build_app(config, origins, engine, checkpoint)
             return lifecycle.run(_serve(app, engine, config, sock))
     finally:
         client.kill()
@@ -481,11 +484,13 @@ def _watched(config: Config, first: ProcessClient, payload: bytes) -> EngineClie
     return Supervisor(first, another)
 
 
-def _build_app(config: Config, client: EngineClient, checkpoint: Checkpoint) -> App:
+def _build_app(
+    config: Config, origins: Mapping[str, Origin] | None, client: EngineClient, checkpoint: Checkpoint
+) -> App:
     from octavo.server.app import build_app
 
     tokenizer, template = load_text(config, checkpoint)
-    return build_app(client, tokenizer, template, config)
+    return build_app(client, tokenizer, template, config, origins)
 
 
 async def _serve(app: App, client: EngineClient, config: Config, sock: socket.socket) -> int:

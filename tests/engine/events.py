@@ -7,6 +7,7 @@ from octavo.core.events import (
     Audited,
     BlockEvicted,
     BlockStored,
+    Computed,
     Drafted,
     Embedded,
     Finished,
@@ -49,6 +50,7 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
     return st.one_of(
         st.builds(Queued, request_ids, times, counts, counts, names, st.none() | counts, st.none() | numbers),
         st.builds(Admitted, request_ids, counts, times, counts, st.booleans(), st.none() | misses, counts, waits),
+        st.builds(Computed, request_ids, counts, times, counts, counts),
         st.builds(PromptScored, request_ids, times, tokens),
         st.builds(Generated, request_ids, counts, times, tokens),
         st.builds(Generated, request_ids, counts, times, st.tuples(plain_tokens)),

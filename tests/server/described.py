@@ -62,11 +62,13 @@ def check_described(response: httpx.Response, path: str) -> None:
 
 
 def _check_events(text: str, route: Route) -> None:
-    chunk = _validator(f"#/components/schemas/{route.events.__name__}")
+    place = f"#/paths/{_escaped(path_of(route))}/{route.method.lower()}/responses/{route.status}"
+    chunk = _validator(f"{place}/content/text~1event-stream/x-octavo-event")
     error = _validator("#/components/schemas/Error")
     for block in text.split("\n\n"):
-        if block.startswith("data: {"):
-            value = httpx.Response(200, text=block.removeprefix("data: ")).json()
+        data = block.partition("data: ")[2]
+        if data.startswith("{"):
+            value = httpx.Response(200, text=data).json()
             (error if "error" in value else chunk).validate(value)
 
 

@@ -56,6 +56,18 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """A chunk of a prompt, or of what a preempted choice had, is computed. Not told of the one token of a decode."""
+
+    request_id: RequestId
+    choice: int
+    time_s: float
+    num_tokens: int
+    num_left: int
+    """Known tokens that are still to be computed."""
+
+
+@dataclass(frozen=True, slots=True)
 class PromptScored:
     """Logprobs of prompt tokens, in order; several of these where the prompt came in chunks."""
 
@@ -254,6 +266,7 @@ Event = (
     Queued
     | Refused
     | Admitted
+    | Computed
     | PromptScored
     | Generated
     | Embedded

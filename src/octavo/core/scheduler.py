@@ -23,6 +23,7 @@ from octavo.core.drafting import Drafting
 from octavo.core.endings import Endings
 from octavo.core.events import (
     Admitted,
+    Computed,
     Drafted,
     Embedded,
     Event,
@@ -428,9 +429,12 @@ class Scheduler:
             if outcome.error is not None:
                 self._endings.end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
                 continue
-            choice.computed += len(work.tokens)
+            num_tokens = len(work.tokens)
+            choice.computed += num_tokens
             if choice.computed >= choice.next_full:
                 self._publish(choice)
+            if num_tokens > 1 or not work.samples:
+                self._events.append(Computed(choice.request_id, choice.index, now, num_tokens, choice.num_left))
             if work.targets:
                 choice.noted = work.start + len(work.targets)
                 self._events.append(PromptScored(choice.request_id, now, outcome.scored))

@@ -19,6 +19,7 @@ from octavo.core.events import (
     Audited,
     BlockEvicted,
     BlockStored,
+    Computed,
     Drafted,
     Embedded,
     Event,
@@ -222,6 +223,7 @@ _KINDS: dict[type, int] = {
     PrefixUnpinned: 21,
     Tiered: 22,
     Stalled: 30,
+    Computed: 31,
 }
 _CLASSES = {kind: cls for cls, kind in _KINDS.items()}
 

@@ -28,10 +28,14 @@ _PROBES = frozenset({"/health", "/health/ready", "/metrics"})
 
 
 def build_app(
-    client: EngineClient, tokenizer: Tokenizer, chat_template: ChatTemplate | None, settings: Config
+    client: EngineClient,
+    tokenizer: Tokenizer,
+    chat_template: ChatTemplate | None,
+    settings: Config,
+    origins: Mapping[str, Any] | None = None,
 ) -> "App":
     """The ASGI app in front of one engine, which may still be loading. It needs nothing else, and holds no socket."""
-    return App(Service(client, tokenizer, chat_template, settings))
+    return App(Service(client, tokenizer, chat_template, settings, origins))
 
 
 class App:

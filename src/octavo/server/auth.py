@@ -11,7 +11,7 @@ OPEN_PATHS = frozenset({"/health", "/health/ready"})
 """Probes are made by machines that hold no key, and their answer says nothing but yes or no."""
 FOR_ALL = frozenset({"/tokenize", "/detokenize", "/tokenizer_info", "/version", "/docs", "/openapi.json"})
 """Beside what is its own, what every tenant may use. The rest tells of others, and is for operators."""
-OWN = ("/v1/", "/octavo/v1/pins", "/octavo/v1/explain")
+OWN = ("/v1/", "/octavo/v1/pins", "/octavo/v1/explain", "/octavo/v1/requests/")
 """What begins like this shows a tenant nothing but its own."""
 
 

@@ -1,9 +1,10 @@
 """Exchange: one HTTP request and its answer, straight on ASGI. And EventStream: an answer that goes on."""
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from octavo.config.tenants import NOBODY, Tenant
@@ -184,8 +185,16 @@ class EventStream:
                 await self.exchange.start(200, list(_STREAM_HEADERS))
             await self.exchange.write(data, more=more)
 
-    async def keep_alive(self, every_s: float, words: bytes) -> None:
-        """For ever: `words` whenever nothing was sent for a while, as in a long prefill, so that nobody gives up."""
+    @contextlib.asynccontextmanager
+    async def kept_alive(self, every_s: float, words: bytes) -> AsyncIterator[None]:
+        """`words` whenever nothing was sent for a while, as in a long prefill, so that nobody gives up."""
+        task = asyncio.ensure_future(self._keep_alive(every_s, words))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _keep_alive(self, every_s: float, words: bytes) -> None:
         while True:
             self._quiet = True
             await asyncio.sleep(every_s)

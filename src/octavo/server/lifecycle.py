@@ -209,6 +209,7 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
     try:
         yield server
     finally:
+        app.service.feed.close()
         server.should_exit = True
         await server.ended
 

@@ -1,6 +1,6 @@
 """The API as an OpenAPI document: made from the routes, the request classes and the shapes of answers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +19,7 @@ REFUSED = "x-octavo-refused"
 _REFERENCES = "#/components/schemas/{name}"
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
+"""The media type of a stream of events."""
 
 OF_ALL = (400, 401, 403, 408, 431, 500)
 """What any route may answer."""
@@ -75,13 +76,19 @@ def _operation(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
         "operationId": getattr(route.handler, "__name__", route.path),
         "responses": {str(route.status): answer, **problems},
     }
-    if route.path.endswith("/"):
-        operation["parameters"] = [
-            {"name": route.names, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        ]
+    parameters = list(_parameters(route))
+    if parameters:
+        operation["parameters"] = parameters
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _body(route.body, schemas)}}}
     return operation
+
+
+def _parameters(route: "Route") -> Iterator[dict[str, Any]]:
+    if route.path.endswith("/"):
+        yield {"name": route.names, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    for name, text in route.queries.items():
+        yield {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
 
 
 def _problems(route: "Route") -> list[int]:
@@ -94,7 +101,7 @@ def _headers(route: "Route") -> dict[str, Any]:
     names = ["x-request-id"]
     if route.body is not None:
         names.append("x-octavo-unknown-fields")
-    if route.events is not None:
+    if route.generates and route.events is not None:
         names += ["x-octavo-seed", "x-octavo-max-tokens", "x-octavo-cache-miss"]
     if route.generates:
         names += [name for name in HEADERS if name.startswith("x-ratelimit-")]
@@ -102,12 +109,19 @@ def _headers(route: "Route") -> dict[str, Any]:
 
 
 def _content(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
+    if route.media == _EVENTS:
+        text = "For ever: events of the form `event: KIND`, `data: {...}`, and comments."
+        return {_EVENTS: _events(route, text, schemas)}
     content: dict[str, Any] = {route.media: {"schema": _shape(route.answer, schemas)}}
     if route.events is not None:
         text = "With `stream: true`: events of the form `data: {...}`, the last one `data: [DONE]`, and comments."
-        event = _shape(route.events, schemas)
-        content[_EVENTS] = {"schema": {"type": "string", "description": text}, "x-octavo-event": event}
+        content[_EVENTS] = _events(route, text, schemas)
     return content
+
+
+def _events(route: "Route", text: str, schemas: dict[str, Any]) -> dict[str, Any]:
+    event = _shape(route.events, schemas)
+    return {"schema": {"type": "string", "description": text}, "x-octavo-event": event}
 
 
 def _problem(status: int, error: dict[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def reference() -> str:
         *(_body(schema, Sampling.model_fields if kind in shared else ()) for kind, schema in bodies.items()),
         ("", "## Parts of bodies"),
         *(_part(name, schema) for name, schema in parts.items()),
+        _events(document),
         _headers(),
         _codes(),
     )
@@ -147,6 +148,23 @@ def _named_in(properties: Schema, schemas: Schema) -> dict[str, None]:
             found[text] = None
             found |= _named_in(schemas[text].get("properties", {}), schemas)
     return found
+
+
+def _events(document: Schema) -> Iterator[str]:
+    """What /octavo/v1/events tells."""
+    route = document["paths"]["/octavo/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    kinds = [document["components"]["schemas"][name] for name in _named_at_once(route["x-octavo-event"])]
+    yield from ("", "## Events", "")
+    yield "`GET /octavo/v1/events` tells these. Each has `kind`, `time` (seconds since 1970) and `seq` (its number)."
+    yield from ("", "| kind | when | fields |", "|---|---|---|")
+    for kind in kinds:
+        names = [f"`{name}`" for name in kind["properties"] if name not in ("kind", "time", "seq")]
+        yield f"| `{kind['properties']['kind']['enum'][0]}` | {_cell(_sentence(kind))} | {', '.join(names)} |"
+
+
+def _named_at_once(schema: Schema) -> list[str]:
+    """The parts that a choice of parts names itself."""
+    return [part["$ref"].rpartition("/")[2] for part in schema["anyOf"]]
 
 
 def _headers() -> Iterator[str]:

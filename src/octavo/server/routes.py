@@ -1,10 +1,10 @@
 """Routes: all that can be asked of a server, by whom it is answered, and what comes back."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.server import caching, documentation, operations, pinning, shapes
+from octavo.server import caching, documentation, observing, operations, pinning, shapes, state_shapes
 from octavo.server.exchange import Exchange
 from octavo.server.exposition import CONTENT_TYPE
 from octavo.server.openai import chat, completions, models, tokenize
@@ -18,6 +18,7 @@ from octavo.server.openai.schema import (
     TokenizeRequest,
 )
 from octavo.server.service import Service
+from octavo.server.telling import AnyTold
 
 Handler = Callable[[Service, Exchange], Awaitable[None]]
 
@@ -40,6 +41,8 @@ class Route:
     """What an event is, where the answer may come as a stream of them."""
     status: int = 200
     media: str = "application/json"
+    queries: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What its URL may ask for, and what each means."""
     problems: tuple[int, ...] = ()
     """Statuses of 400 or more, beside those that each route like this has: see `openapi`."""
 
@@ -84,6 +87,18 @@ ROUTES = (
     Route("DELETE", f"{pinning.PATH}/", pinning.remove, shapes.PinRemoved, names="id", problems=(404, 503)),
     Route("DELETE", "/octavo/v1/prefix_cache", caching.reset, shapes.BlocksDropped, problems=(409, 503)),
     Route("POST", "/reset_prefix_cache", caching.reset_as_vllm, shapes.Success, problems=(409, 503)),
+    Route("GET", "/octavo/v1/state", observing.state, state_shapes.State),
+    Route(
+        "GET",
+        "/octavo/v1/events",
+        observing.events,
+        events=AnyTold,
+        media="text/event-stream",
+        queries=observing.EVENT_QUERIES,
+        problems=(503,),
+    ),
+    Route("GET", observing.REQUESTS, observing.request, state_shapes.RequestShown, names="id", problems=(404,)),
+    Route("GET", "/octavo/v1/config", observing.config, state_shapes.Settings),
     Route("GET", "/docs", documentation.page, media="text/html; charset=utf-8"),
     Route("GET", "/openapi.json", documentation.document, shapes.Document),
 )

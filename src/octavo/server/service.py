@@ -4,24 +4,29 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from octavo.config.schema import Config
 from octavo.config.tenants import Tenant
 from octavo.engine.asks import Ask
 from octavo.engine.client import EngineClient, EngineFacts, EngineState
+from octavo.engine.clock import now
 from octavo.models.catalog import names_of
 from octavo.server.catalogue.compatible import cache_config
 from octavo.server.catalogue.metric import Sources
 from octavo.server.doorway import Doorway
 from octavo.server.duty import Duty
 from octavo.server.exposition import registry_of
+from octavo.server.feed import Feed
+from octavo.server.glance import Glance
 from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, shutting_down, too_long, unavailable, unknown_model
+from octavo.server.recent import Recent
 from octavo.server.tenancy import Tenancy
 from octavo.server.trials import Trials
 from octavo.server.visits import Visits
+from octavo.server.window import Window
 from octavo.text.calls.formats import FORMATS, Format, format_of
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer, TooLong
@@ -43,12 +48,19 @@ class Service:
     """One engine, its tokenizer and template, under the names that clients know."""
 
     def __init__(
-        self, client: EngineClient, tokenizer: Tokenizer, template: ChatTemplate | None, config: Config
+        self,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        config: Config,
+        origins: Mapping[str, Any] | None = None,
     ) -> None:
+        """`origins`: where each setting came from, by its name, where that is known."""
         self.client = client
         self.tokenizer = tokenizer
         self.template = template
         self.config = config
+        self.origins = origins or {}
         self.duty = Duty()
         self.trials = Trials()
         self.meters = Meters()
@@ -62,7 +74,14 @@ class Service:
         self.openapi: dict[str, Any] = {}
         seed = config.model.seed
         self._seeds = secrets.SystemRandom() if seed is None else random.Random(seed)
-        client.listen(self.meters.on_event)
+        self.epoch_s = time.time() - now()
+        """The engine's clock is so much behind the seconds since 1970."""
+        self.window = Window(now())
+        self.recent = Recent(self.window)
+        self.feed = Feed()
+        self.glance = Glance(client)
+        for sink in (self.meters.on_event, self.recent.on_event, self.feed.on_event):
+            client.listen(sink)
 
     @property
     def facts(self) -> EngineFacts:

@@ -10,4 +10,4 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
     from octavo import boot
 
     fetch(resolved.config.model.model)
-    return boot.serve(resolved.config)
+    return boot.serve(resolved.config, resolved.origins)

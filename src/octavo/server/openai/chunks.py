@@ -1,6 +1,5 @@
 """Chunks: the wire of chat and completions, where an answer is choices beside each other."""
 
-import secrets
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -52,7 +51,7 @@ class ChunkWire:
         self._usage_last = bool(options and options.include_usage)
         self._job = job
         self._shape = shape
-        self._id = f"{shape.id_prefix}-{body.request_id or secrets.token_hex(12)}"
+        self._id = f"{shape.id_prefix}-{body.request_id or job.name}"
         self._created = int(time.time())
         self._model = body.model or job.service.names[0]
         null_usage = self._usage_last and not self._continuous

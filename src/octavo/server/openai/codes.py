@@ -36,6 +36,7 @@ CODES: Mapping[str, Code] = {
     "operator_only": Code((403,), "this path tells of others, and the key is a tenant's"),
     "unknown_url": Code((404,), "there is nothing at this path"),
     "model_not_found": Code((404,), "this model is not served here"),
+    "request_not_found": Code((404,), "no request is remembered under this id, or it is somebody else's"),
     "pin_not_found": Code((404,), "there is no such pin, or it is somebody else's"),
     "method_not_allowed": Code((405,), "the path is known, and takes other methods: the header `allow` has them"),
     "request_timeout": Code(
@@ -56,6 +57,7 @@ CODES: Mapping[str, Code] = {
     "queue_tokens_full": Code((503,), "as many tokens as may wait already (--max-num-queued-tokens)"),
     "shutting_down": Code((503,), "the server is about to end, and takes nothing new"),
     "cancelled": Code((503,), "the server cancelled the request"),
+    "too_many_readers": Code((503,), "as many follow the events as may"),
     "engine_dead": Code((503,), "the engine has died"),
     "engine_stuck": Code((503,), "the engine has shown no sign of life for too long"),
 }

@@ -18,6 +18,7 @@ from octavo.server.openai.answer import Answer, Delta
 from octavo.server.openai.errors import engine_dead, failed
 from octavo.server.openai.params import Asked, Scores, checked_priority, namespace, sampling_params
 from octavo.server.openai.schema import Sampling
+from octavo.server.recent import Origin
 from octavo.server.service import Service
 from octavo.server.tenancy import Spending
 
@@ -44,6 +45,11 @@ class Job:
     """What the engine generates is left out."""
     spending: Spending | None = None
     """What it takes from its tenant's quotas."""
+
+    @property
+    def name(self) -> str:
+        """What the ids of its requests begin with, and the ids of its answers end with."""
+        return self.requests[0].request_id.rpartition("-")[0]
 
     @property
     def n(self) -> int:
@@ -133,6 +139,7 @@ class Job:
         """Stop strings are found here: of the engine's work for these choices nobody would see any more."""
         for choice in choices:
             self.service.meters.stopped(request_id, choice)  # the engine will say that it was aborted
+            self.service.recent.stopped(request_id, choice)
             self.service.client.cancel(request_id, choice)
 
     def _adapted(self, deltas: Sequence[Delta], first: int) -> list[Delta]:
@@ -183,7 +190,9 @@ def make_job(
         exchange.spending.charge(_most_spent(requests, asked), "max_tokens" if asked.explicit else param)
     ids = bool(body.return_token_ids)
     answers = [Answer(service.tokenizer, request.params, return_ids=ids) for request in requests]
-    return Job(service, requests, answers, asked.prompt_only, exchange.spending)
+    job = Job(service, requests, answers, asked.prompt_only, exchange.spending)
+    service.recent.came(Origin(job.name, exchange.path, exchange.tenant.name, exchange.id), body.request_id)
+    return job
 
 
 def _most_spent(requests: Sequence[Request], asked: Asked) -> int:
@@ -195,7 +204,7 @@ def _most_spent(requests: Sequence[Request], asked: Asked) -> int:
 def _requests(
     service: Service, tenant: Tenant, body: Sampling, seed: int, prompts: Sequence[tuple[Prompt, SamplingParams]]
 ) -> list[Request]:
-    name, arrival_s = secrets.token_hex(8), now()
+    name, arrival_s = secrets.token_hex(12), now()
     priority = checked_priority(body.priority, service.config.scheduler.scheduling_policy, tenant)
     space = namespace(tenant, body.cache_salt)
     return [

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -115,7 +115,7 @@ async def _stream(exchange: Exchange, job: Job, wire: Wire) -> None:
             _tell_miss(exchange, job)
         await events.write(step)
 
-    async with _kept_alive(events, job.service.keep_alive_s, wire.keep_alive):
+    async with events.kept_alive(job.service.keep_alive_s, wire.keep_alive):
         try:
             await job.run(send)
             await events.write(wire.end(), more=False)
@@ -125,12 +125,3 @@ async def _stream(exchange: Exchange, job: Job, wire: Wire) -> None:
             log.exception("%s failed", exchange.id)
             error = failed("something went wrong in the server: its log says what", "internal_error")
             await _fail(exchange, wire, error)
-
-
-@contextlib.asynccontextmanager
-async def _kept_alive(events: EventStream, every_s: float, words: bytes) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(events.keep_alive(every_s, words))
-    try:
-        yield
-    finally:
-        task.cancel()

@@ -1,0 +1,238 @@
+"""Recent: what became of the last requests, and of those that are live. A memory of fixed size, fed by events."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.core.events import (
+    Admitted,
+    Computed,
+    Embedded,
+    EngineLost,
+    Event,
+    Finished,
+    Generated,
+    Preempted,
+    Queued,
+    Refused,
+    Stepped,
+)
+from octavo.core.types import RequestId
+from octavo.server.window import Window
+
+MOST_OVER = 1000
+"""Requests to the engine that are over and still remembered."""
+MOST_NAMES = 8192
+"""Ids of HTTP requests that are remembered."""
+MOST_EVENTS = 100
+"""Of one request to the engine; of what comes between, only the number is kept."""
+
+Happening = Queued | Refused | Admitted | Computed | Embedded | Preempted | Finished | EngineLost
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The HTTP request that others came from."""
+
+    name: str
+    """What the ids of its requests to the engine begin with."""
+    path: str
+    tenant: str
+    x_request_id: str
+
+
+class Story:
+    """What happened to one request to the engine."""
+
+    __slots__ = (
+        "came_s",
+        "choices_left",
+        "events",
+        "first_s",
+        "generated",
+        "last_s",
+        "num_omitted",
+        "queued",
+        "request_id",
+        "stopped",
+    )
+
+    def __init__(self, request_id: RequestId, num_choices: int, came_s: float) -> None:
+        self.request_id = request_id
+        self.queued: Queued | None = None
+        self.came_s = came_s
+        """When the server had it."""
+        self.events: list[Happening] = []
+        self.num_omitted = 0
+        """Events between the first ones and the last that were not kept."""
+        self.first_s: dict[int, float] = {}
+        """Choice -> the time of its first token; of the last one in `last_s`."""
+        self.last_s: dict[int, float] = {}
+        self.generated: dict[int, int] = {}
+        """Choice -> its tokens so far."""
+        self.stopped: set[int] = set()
+        """Choices that a stop string ended. The engine, which knows no text, says that they were aborted."""
+        self.choices_left = num_choices
+
+    def note(self, event: Happening) -> None:
+        if len(self.events) >= MOST_EVENTS:
+            del self.events[MOST_EVENTS // 2]
+            self.num_omitted += 1
+        self.events.append(event)
+
+
+class Recent:
+    """Stories by the ids of requests to the engine, and these by all names that a client may know."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._live: dict[RequestId, Story] = {}
+        self._over: OrderedDict[RequestId, Story] = OrderedDict()
+        self._origins: OrderedDict[str, Origin] = OrderedDict()
+        self._aliases: OrderedDict[str, str] = OrderedDict()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Queued: self._queued,
+            Refused: self._refused,
+            Admitted: self._admitted,
+            Computed: self._happened,
+            Embedded: self._happened,
+            Generated: self._generated,
+            Preempted: self._preempted,
+            Finished: self._finished,
+            Stepped: self._stepped,
+            EngineLost: self._lost,
+        }
+
+    def came(self, origin: Origin, also: str | None = None) -> None:
+        """An HTTP request is about to ask the engine. Its client knows it by `x_request_id`, and maybe `also`."""
+        _remember(self._origins, origin.name, origin)
+        for alias in filter(None, (origin.x_request_id, also)):
+            _remember(self._aliases, alias, origin.name)
+
+    def stopped(self, request_id: RequestId, choice: int) -> None:
+        """A stop string ended this choice."""
+        if request_id in self._live:
+            self._live[request_id].stopped.add(choice)
+
+    def on_event(self, event: Event) -> None:
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def find(self, name: str) -> tuple[Origin | None, Sequence[Story]]:
+        """What is known under the id of an answer, of an HTTP request, or of a request to the engine."""
+        for own in dict.fromkeys((name, self._aliases.get(name, ""), name.partition("-")[2], name.partition("_")[2])):
+            stories = self._stories(own)
+            if own and (stories or own in self._origins):
+                return self._origins.get(own) or self._origins.get(own.rpartition("-")[0]), stories
+        return None, ()
+
+    def cached_tokens(self, request_id: RequestId) -> int | None:
+        """Of its prompt, as far as it has started."""
+        story = self._live.get(request_id)
+        started = (event for event in ([] if story is None else story.events) if isinstance(event, Admitted))
+        return next((event.cached_tokens for event in started), None)
+
+    def is_live(self, story: Story) -> bool:
+        return story.request_id in self._live
+
+    def _stories(self, name: str) -> list[Story]:
+        exact = self._live.get(name) or self._over.get(name)
+        if exact is not None:
+            return [exact]
+        index, found = 0, list[Story]()
+        while (story := self._live.get(f"{name}-{index}") or self._over.get(f"{name}-{index}")) is not None:
+            found.append(story)
+            index += 1
+        return found
+
+    def _queued(self, event: Queued) -> None:
+        came_s = event.time_s if event.arrival_s is None else event.arrival_s
+        story = Story(event.request_id, event.num_choices, came_s)
+        story.queued = event
+        story.note(event)
+        self._live[event.request_id] = story
+
+    def _refused(self, event: Refused) -> None:
+        """One with the id of a live request is none of its own: what is known of that one stays."""
+        self._window.count("refused", 1, event.time_s)
+        if event.request_id not in self._live:
+            story = Story(event.request_id, 0, event.time_s)
+            story.note(event)
+            self._remember_over(story)
+
+    def _admitted(self, event: Admitted) -> None:
+        story = self._live.get(event.request_id)
+        if story is None:
+            return
+        story.note(event)
+        if story.queued is not None and not event.resumed:
+            self._window.note("queue", event.time_s - story.came_s, event.time_s)
+            self._window.count("prompt_tokens", story.queued.prompt_len, event.time_s)
+            self._window.count("cached_tokens", event.cached_tokens, event.time_s)
+
+    def _happened(self, event: Computed | Embedded) -> None:
+        story = self._live.get(event.request_id)
+        if story is not None:
+            story.note(event)
+
+    def _preempted(self, event: Preempted) -> None:
+        self._window.count("preemptions", 1, event.time_s)
+        story = self._live.get(event.request_id)
+        if story is not None:
+            story.note(event)
+
+    def _generated(self, event: Generated) -> None:
+        story = self._live.get(event.request_id)
+        if story is None:
+            return
+        choice, time_s, count = event.choice, event.time_s, len(event.tokens)
+        before = story.last_s.get(choice)
+        story.last_s[choice] = time_s
+        self._window.count("generated_tokens", count, time_s)
+        if before is not None:
+            story.generated[choice] += count
+            self._window.note("inter_token", (time_s - before) / count, time_s)
+            return
+        if not story.first_s:
+            self._window.note("first_token", time_s - story.came_s, time_s)
+        story.first_s[choice] = time_s
+        story.generated[choice] = count
+
+    def _finished(self, event: Finished) -> None:
+        story = self._live.get(event.request_id)
+        if story is None:
+            return
+        story.note(event)
+        story.choices_left -= 1
+        if story.choices_left:
+            return
+        del self._live[event.request_id]
+        self._remember_over(story)
+        self._window.count("finished", 1, event.time_s)
+        self._window.note("whole", event.time_s - story.came_s, event.time_s)
+
+    def _stepped(self, event: Stepped) -> None:
+        if event.num_tokens:
+            self._window.count("steps", 1, event.time_s)
+            self._window.count("step_tokens", event.num_tokens, event.time_s)
+
+    def _lost(self, event: EngineLost) -> None:
+        for story in self._live.values():
+            story.note(event)
+            self._remember_over(story)
+        self._live.clear()
+
+    def _remember_over(self, story: Story) -> None:
+        self._over[story.request_id] = story
+        self._over.move_to_end(story.request_id)
+        if len(self._over) > MOST_OVER:
+            self._over.popitem(last=False)
+
+
+def _remember(names: OrderedDict[str, Any], name: str, value: Any) -> None:
+    names[name] = value
+    names.move_to_end(name)
+    if len(names) > MOST_NAMES:
+        names.popitem(last=False)
