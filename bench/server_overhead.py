@@ -50,7 +50,7 @@ class FakeEngine:
     def __init__(self, streams: int) -> None:
         self._streams = streams
         self._live: dict[str, tuple[Request, Mailbox]] = {}
-        self._sink: Callable[[Event], None] = lambda event: None
+        self._sinks: list[Callable[[Event], None]] = []
         self.cpu_s = 0.0
 
     async def wait_ready(self) -> EngineFacts:
@@ -60,7 +60,7 @@ class FakeEngine:
         return await asyncio.get_running_loop().create_future()
 
     def listen(self, sink: Callable[[Event], None]) -> None:
-        self._sink = sink
+        self._sinks.append(sink)
 
     def submit(self, request: Request) -> AsyncIterator[tuple[Event, ...]]:
         mailbox = Mailbox(request)
@@ -74,6 +74,10 @@ class FakeEngine:
 
     async def close(self) -> None:
         pass
+
+    def _tell(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink(event)
 
     async def _turn(self) -> None:
         for name, (request, mailbox) in self._live.items():
@@ -96,11 +100,11 @@ class FakeEngine:
             if last:
                 events = (*events, Finished(name, 0, step * 0.01, FinishReason.LENGTH))
             self._give(mailbox, events)
-        self._sink(Stepped(step * 0.01, step + 1, len(self._live), 0, len(self._live), 0, 0, 0, {}))
+        self._tell(Stepped(step * 0.01, step + 1, len(self._live), 0, len(self._live), 0, 0, 0, {}))
 
     def _give(self, mailbox: Mailbox, events: tuple[Event, ...]) -> None:
         for event in events:
-            self._sink(event)
+            self._tell(event)
         mailbox.put(events)
 
 

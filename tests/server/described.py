@@ -62,7 +62,7 @@ def check_described(response: httpx.Response, path: str) -> None:
 
 
 def _check_events(text: str, route: Route) -> None:
-    place = f"#/paths/{_escaped(path_of(route))}/{route.method.lower()}/responses/{route.status}"
+    place = f"#/paths/{_escaped(route.label)}/{route.method.lower()}/responses/{route.status}"
     chunk = _validator(f"{place}/content/text~1event-stream/x-octavo-event")
     error = _validator("#/components/schemas/Error")
     for block in text.split("\n\n"):

@@ -8,8 +8,8 @@ from octavo.core.snapshot import LiveRequest
 from octavo.core.types import FinishReason
 from octavo.core.waits import Waited
 from octavo.server.caching import WHY
-from octavo.server.recent import Story, Happening
-from octavo.server.state_shapes import StoryShown, Ended, Moment
+from octavo.server.recent import Happening, Story
+from octavo.server.state_shapes import Ended, Moment, StoryShown
 from octavo.server.telling import miss_told, waits_told
 
 WAITS = {
