@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from typing import Any
 
 import httpx
@@ -229,6 +230,33 @@ def test_bodies_that_are_no_usable_json(site: Site, path: str, name: str) -> Non
     error_of(response)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", rb'{"prompt": "x", "stop": ["a", "\ud800"]}', "stop[1]"),
+        ("/v1/completions", rb'{"prompt": "\udfff x"}', "prompt"),
+        ("/v1/completions", rb'{"prompt": "x", "logit_bias": {"\ud83d": 1}}', "logit_bias"),
+        (
+            "/v1/chat/completions",
+            rb'{"messages": [{"role": "user", "content": "\ud83d\u0041"}]}',
+            "messages[0].content",
+        ),
+        (
+            "/v1/chat/completions",
+            rb'{"messages": [], "tools": [{"function": {"name": "\uDC00"}}]}',
+            "tools[0].function.name",
+        ),
+        ("/tokenize", rb'{"prompt": "\ud83d \ude00"}', "prompt"),
+    ],
+    ids=str,
+)
+def test_half_a_character_is_refused_where_it_is(site: Site, path: str, body: bytes, param: str) -> None:
+    error = error_of(site.post(path, content=body, headers=JSON))
+    assert error["param"] == param and param in error["message"] and "surrogate" in error["message"]
+    whole = rb'{"prompt": "\ud83e\udd17"}'
+    assert site.post("/tokenize", content=whole, headers=JSON).status_code == 200
+
+
 def test_only_json_is_read(site: Site) -> None:
     """Any web page may post text/plain to a server on the same machine; JSON it may not."""
     for headers in ({"content-type": "text/plain"}, {}, {**JSON, "content-encoding": "gzip"}):
@@ -254,6 +282,19 @@ def test_unknown_paths_and_methods(site: Site) -> None:
     assert missing.status_code == 404 and error_of(missing)["code"] == "unknown_url"
     assert wrong.status_code == 405 and wrong.headers["allow"] == "POST" and error_of(wrong)
     assert site.http.head("/version").status_code == 200
+    assert site.post("/version").headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["//v1/models", "/v1//models", "/v1/completions/", "///v1/models", "//x/v1/models"])
+def test_slashes_too_many_are_told(site: Site, path: str) -> None:
+    """A base URL that ends in one gives the first. No part of a path is ever left out."""
+    host = site.http.base_url.host
+    with socket.create_connection((host, site.http.base_url.port or 0), 60) as sock:
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()
+    message = json.loads(answer.partition("\r\n\r\n")[2])["error"]["message"]
+    assert answer.startswith("HTTP/1.1 404 ")
+    assert message.startswith(f"there is no {path} here") and ("but /v1/" in message) == ("x" not in path)
 
 
 def test_a_streamed_request_is_refused_before_the_stream(site: Site) -> None:

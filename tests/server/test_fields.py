@@ -182,6 +182,35 @@ def test_chat_template_kwargs_reach_the_template(site: Site) -> None:
     assert refused.json()["error"]["param"] == "chat_template_kwargs"
 
 
+def test_what_the_template_does_not_read_is_told(site: Site) -> None:
+    """Its variables are known: one that it has not is as good as a field that nobody knows."""
+    response = site.chat("the", chat_template_kwargs={"enable_thinking": False, "bos_token": "x"}, max_tokens=1)
+    told = "chat_template_kwargs.enable_thinking,chat_template_kwargs.bos_token"
+    assert response.headers["x-octavo-unknown-fields"] == told
+    refused = site.chat("the", documents=[{"text": "a"}])
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "documents"
+    assert site.chat("the", documents=[], chat_template_kwargs={}, max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/octavo/v1/explain", "/octavo/v1/pins"])
+def test_what_is_about_messages_is_not_taken_beside_a_text(site: Site, path: str) -> None:
+    """And the other way round: nothing is accepted and ignored."""
+    conversation = {"messages": [{"role": "user", "content": "the an in of the an in"}]}
+    for body, about in (
+        (
+            {"prompt": "the an in of the"},
+            ("add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs"),
+        ),
+        (conversation, ("add_special_tokens", "parse_special")),
+    ):
+        for name in about:
+            value = {"tools": [{"type": "function", "function": {"name": "f"}}], "chat_template_kwargs": {"a": 1}}
+            refused = site.post(path, {**body, name: value.get(name, True)})
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == name
+            nothing = {"tools": [], "chat_template_kwargs": {}}
+            assert site.post(path, {**body, name: nothing.get(name, False)}).status_code < 300
+
+
 def test_add_special_tokens_and_an_empty_prompt_where_there_is_a_bos(checkpoint: Checkpoint) -> None:
     vocabulary = dataclasses.replace(checkpoint.vocabulary, add_bos=True)
     with running(dataclasses.replace(checkpoint, vocabulary=vocabulary)) as site:

@@ -80,6 +80,8 @@ class Connection(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refusal = _too_long()
             raise self._refusal
+        if self.url.startswith(b"//"):  # whose first part would be taken for the name of a host, and left out
+            self.url = b"http://host" + self.url
         self._await_body()
         super().on_headers_complete()
 

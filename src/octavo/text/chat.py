@@ -32,7 +32,8 @@ class ChatTemplate:
         self.source = source
         self.knows_tools = "tools" in source
         self.special_tokens = dict(special_tokens)
-        self._template = _compiled(source, now)
+        self.variables, self._template = _compiled(source, now)
+        """`variables`: all that it reads. Others make no difference."""
 
     def render(
         self,
@@ -145,13 +146,15 @@ def _with_one_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     return ids if ids[:1] == [bos] else [bos, *ids]
 
 
-def _compiled(source: str, now: Callable[[], datetime]) -> "Template":
+def _compiled(source: str, now: Callable[[], datetime]) -> tuple[frozenset[str], "Template"]:
     from jinja2 import TemplateSyntaxError
+    from jinja2.meta import find_undeclared_variables
 
     from octavo.text.sandbox import environment
 
+    sandbox = environment(now)
     try:
-        return environment(now).from_string(source)
+        return frozenset(find_undeclared_variables(sandbox.parse(source))), sandbox.from_string(source)
     except TemplateSyntaxError as error:
         raise TemplateError(f"the chat template does not parse: line {error.lineno}: {error.message}") from error
     except Exception as error:

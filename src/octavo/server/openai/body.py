@@ -1,8 +1,9 @@
 """Bytes of a request -> a dict, strictly: UTF-8, RFC 8259, no name twice, no number beyond a double, not too deep."""
 
 import json
+import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ def decode(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep() from None
     except msgspec.MsgspecError as error:
-        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise _surrogate_in(body) or invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     except ValueError as error:
         raise _unusable(str(error)) from None
     if not isinstance(value, dict):
@@ -33,6 +34,41 @@ def decode(body: bytes) -> dict[str, Any]:
     if _count_names(value) != names:
         json.loads(body, object_pairs_hook=_unique)
     return value
+
+
+def _surrogate_in(body: bytes) -> ApiError | None:
+    """What is wrong where half of a surrogate pair is escaped in a string, which is no text. None: no such thing."""
+    if b"\\u" not in body:
+        return None
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    path, text = next(_lone(value), (None, ""))
+    if path is None:
+        return None
+    half = _SURROGATE.findall(text)[0]
+    message = f"{path} has the lone surrogate \\u{ord(half):04x}, which is half of a character and no text"
+    return invalid(message, path, "invalid_json")
+
+
+def _lone(value: Any) -> Iterator[tuple[str, str]]:
+    """The strings, and names, with half of a surrogate pair in them, each with the path that leads there."""
+    level: list[tuple[str, Any]] = [("", value)]
+    while level:
+        for path, each in level:
+            names = [each] if type(each) is str else each if type(each) is dict else ()
+            yield from ((path or "the body", text) for text in names if not text.isascii() and _SURROGATE.search(text))
+        level = [inner for path, each in level for inner in _within(path, each)]
+
+
+def _within(path: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if type(value) is dict:
+        return [(f"{path}.{name}".removeprefix("."), each) for name, each in value.items()]
+    return [(f"{path}[{index}]", each) for index, each in enumerate(value)] if type(value) is list else ()
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _counted(body: bytes) -> tuple[int, int]:

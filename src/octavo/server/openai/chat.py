@@ -11,7 +11,7 @@ from octavo.server.openai.body import text_size
 from octavo.server.openai.calling import Calling, CallWriter, asked_calls, shown_tools
 from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import ApiError, invalid
-from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
+from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, report_unknown, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked
@@ -58,6 +58,7 @@ async def begin(service: Service, exchange: Exchange, body: ChatRequest) -> Repl
         body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
     messages = chat_messages(service, body.messages)
+    report_unread(service, exchange, body)
     ids = await chat_ids(service, body, messages, most_tokens(service, body))
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
@@ -92,6 +93,15 @@ def chat_messages(service: Service, messages: Sequence[Message]) -> list[Message
     if service.template is None:
         raise invalid("this model has no chat template: use /v1/completions, or start with --chat-template", "messages")
     return checked(messages, service.template.source)
+
+
+def report_unread(service: Service, exchange: Exchange, body: ChatRequest) -> None:
+    """Tells of variables that the template does not read as of unknown fields. Raises ApiError 400 for documents."""
+    reads = service.template.variables if service.template is not None else frozenset[str]()
+    if body.documents and "documents" not in reads:
+        raise invalid("documents would not be seen: the chat template does not read them", "documents")
+    unread = [name for name in body.chat_template_kwargs or () if name not in reads and name not in _OURS]
+    report_unknown(service, exchange, [f"chat_template_kwargs.{name}" for name in unread])
 
 
 async def chat_ids(

@@ -89,7 +89,7 @@ def timed_out(limit_s: float) -> ApiError:
 
 def engine_dead(error: Exception) -> ApiError:
     """503: the engine died. Its last words, beyond the first line, are for the log."""
-    how = str(error).split("\n", 1)[0]
+    how = str(error).split("\n", 1)[0].removesuffix("; its last lines:")
     return unavailable(f"the engine has died: {how}", "engine_dead", 5)
 
 

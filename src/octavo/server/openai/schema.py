@@ -379,8 +379,10 @@ class ChatRequest(Sampling):
         "Let the template open the assistant's turn.", "true, and false with continue_final_message"
     )
     continue_final_message: bool | None = optional("Go on with the last message, instead of a new turn.", False)
-    chat_template_kwargs: dict[str, Any] | None = optional("More variables for the chat template.")
-    documents: Objects | None = optional("Documents for chat templates that use them.")
+    chat_template_kwargs: dict[str, Any] | None = optional(
+        "More variables for the chat template. Those that it does not read are told of as unknown fields are."
+    )
+    documents: Objects | None = optional("Documents for chat templates that use them: others refuse them.")
     tools: Tools | None = optional("Functions that the model may call.")
     tool_choice: ToolChoice | None = optional(
         "none, auto, required, or the function to call.", "auto with tools, otherwise none"

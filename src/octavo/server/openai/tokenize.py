@@ -17,7 +17,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     body = await read(service, exchange, TokenizeRequest)
     content = body.content if body.prompt is None else body.prompt
     if body.content is not None and (body.prompt is not None or body.messages is not None):
-        raise invalid("give one of prompt, content and messages", "content")
+        raise invalid("give one of prompt (or content) and messages", "content")
     asked = {
         "prompt": content,
         "add_special_tokens": _one_of("add_special_tokens", body.add_special_tokens, body.add_special),
@@ -45,6 +45,7 @@ async def ids_of(service: Service, body: TextRequest) -> list[int]:
     given = [name for name in names if getattr(body, name) is not None]
     if len(given) != 1:
         raise invalid(f"give one of {' and '.join(names)}", given[1] if given else "prompt")
+    _check_about(body, given[0])
     if body.messages is not None:
         return await chat_ids(service, body, chat_messages(service, body.messages))
     text, adds = body.prompt, body.add_special_tokens is not False
@@ -57,6 +58,21 @@ async def ids_of(service: Service, body: TextRequest) -> list[int]:
     return await service.off_loop(len(text), encode)
 
 
+_ABOUT = {
+    "messages": ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"),
+    "prompt": ("add_special_tokens", "parse_special"),
+}
+"""What was given -> the fields that say how it is read."""
+
+
+def _check_about(body: TextRequest, given: str) -> None:
+    """Raises ApiError 400 for a field that asks for something about what was not given."""
+    for about, names in _ABOUT.items():
+        for name in names:
+            if about != given and getattr(body, name):
+                raise invalid(f"{name} says how {about} is read, and {given} was given instead", name)
+
+
 def checked_ids(service: Service, ids: list[int], param: str) -> list[int]:
     """Raises ApiError 400 for an id outside the vocabulary."""
     limit = service.facts.capacity.vocab_size
@@ -66,11 +82,11 @@ def checked_ids(service: Service, ids: list[int], param: str) -> list[int]:
     return ids
 
 
-def _one_of(name: str, first: bool | None, second: bool | None) -> bool:
-    """A field with two names; true where neither is given."""
+def _one_of(name: str, first: bool | None, second: bool | None) -> bool | None:
+    """A field with two names."""
     if first is not None and second is not None and first != second:
         raise invalid(f"{name} is given twice, and differs", name)
-    return (second if first is None else first) is not False
+    return second if first is None else first
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:
