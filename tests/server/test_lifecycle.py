@@ -1,6 +1,7 @@
 """The life of a server: announce, drain, second signal, dead engine, port taken. Real signals, in this process."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -58,14 +59,18 @@ def live(checkpoint: Checkpoint, story: Callable[[Life], Awaitable[None]], **set
         with listen(config.server) as sock:
             url = url_of(config.server, sock)
             serving = asyncio.ensure_future(serve(app, engine, config.server, sock, announced.append))
-            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
-                life = Life(app, gate, http, engine)
-                await life.until(lambda: bool(announced))
-                assert url in announced[0]
-                await story(life)
-                status = await asyncio.wait_for(serving, PATIENCE_S)
-        gate.open()
-        await engine.close()
+            try:
+                async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
+                    life = Life(app, gate, http, engine)
+                    await life.until(lambda: bool(announced))
+                    assert url in announced[0]
+                    await story(life)
+                    status = await asyncio.wait_for(serving, PATIENCE_S)
+            finally:
+                gate.open()
+                await engine.close()
+                serving.cancel()
+                await asyncio.wait((serving,))
         return status
 
     return run(whole())
@@ -88,6 +93,70 @@ def test_sigterm_lets_streams_finish_and_takes_no_new_requests(checkpoint: Check
         assert streamed.done and streamed.finish() == [("length", None)]
 
     assert live(checkpoint, story) == 0
+
+
+def test_who_asks_for_readiness_leaves_before_anybody_is_refused(checkpoint: Checkpoint) -> None:
+    """For --shutdown-delay all is served, on connections that end with it."""
+
+    async def story(life: Life) -> None:
+        duty = life.app.service.duty
+        before = life.start(stream=False)
+        await life.streaming()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await life.until(lambda: duty.leaving)
+        assert not duty.draining
+        ready = await life.http.get("/health/ready")
+        assert ready.status_code == 503 and ready.headers["connection"] == "close"
+        assert (await life.http.get("/health")).status_code == 200
+        late = life.start()
+        life.gate.open()
+        for response in (await before, await late):
+            assert response.status_code == 200 and response.headers["connection"] == "close"
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert live(checkpoint, story, shutdown_delay=3600) == 128 + signal.SIGTERM
+
+
+def test_a_connection_ends_only_after_an_answer_that_says_so(checkpoint: Checkpoint) -> None:
+    """A client that was not told sends its next request on the same connection, which must not be closed then."""
+
+    async def story(life: Life) -> None:
+        reader, writer = await asyncio.open_connection(life.http.base_url.host, life.http.base_url.port)
+        body = json.dumps(LONG).encode()
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+        )
+        request = head.encode() + b"\r\n\r\n" + body
+        try:
+            writer.write(request)
+            await life.streaming()
+            first = await reader.readuntil(b"\r\n\r\n")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await life.until(lambda: life.app.service.duty.leaving)
+            life.gate.open()
+            await reader.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            writer.write(request)
+            second = await reader.readuntil(b"\r\n\r\n")
+            assert b"connection: close" not in first and b"connection: close" in second
+            assert b"data: [DONE]" in await reader.read()
+        finally:
+            writer.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert live(checkpoint, story, shutdown_delay=3600) == 128 + signal.SIGTERM
+
+
+def test_after_the_delay_it_drains(checkpoint: Checkpoint) -> None:
+    async def story(life: Life) -> None:
+        running = life.start()
+        await life.streaming()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await life.until(lambda: life.app.service.duty.draining)
+        assert (await life.http.post("/v1/completions", json=LONG)).status_code == 503
+        life.gate.open()
+        assert parse_events((await running).status_code, (await running).headers, (await running).text).done
+
+    assert live(checkpoint, story, shutdown_delay=0.01) == 0
 
 
 def test_sighup_reads_the_tenants_again_and_ends_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -373,8 +373,20 @@ class ServerConfig:
         help="where the engine process dies: exit with an error, for whoever watches the server; or start another one",
         choices=("exit", "restart"),
     )
+    shutdown_delay: float = option(
+        0.0,
+        help="how long new requests are still taken after SIGTERM, while readiness already says no: as long as "
+        "balancers need to notice",
+        unit="seconds",
+        at_least=0,
+        at_most=3600,
+    )
     shutdown_timeout: float = option(
-        30.0, help="how long running requests may go on after SIGTERM", unit="seconds", at_least=0, at_most=86400
+        30.0,
+        help="how long running requests may go on once no new ones are taken",
+        unit="seconds",
+        at_least=0,
+        at_most=86400,
     )
 
     def __post_init__(self) -> None:

@@ -62,6 +62,8 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self._root_path)
+        if self.service.duty.leaving:
+            exchange.replied.append((b"connection", b"close"))  # the client's next request should go elsewhere
         try:
             await self._dispatch(exchange)
         except ClientGone:

@@ -71,6 +71,11 @@ class Connection(HttpToolsProtocol):
         if self._stalled_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(_too_long())
 
+    def part(self) -> None:
+        """Makes the answer that is awaited the last one; not one that has begun without telling the client so."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
     def on_message_begin(self) -> None:
         self._begun = True
         super().on_message_begin()

@@ -15,6 +15,8 @@ class Duty:
         self._flights: set[asyncio.Future[ApiError]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self.leaving = False
+        """It is about to end, and says so to whoever asks whether to send requests; those that come are still taken."""
         self.draining = False
 
     @property
@@ -22,9 +24,13 @@ class Duty:
         """Requests that generate now, each counted once whatever its n."""
         return len(self._flights)
 
+    def leave(self) -> None:
+        """From now on nobody should send anything here; what comes all the same is served."""
+        self.leaving = True
+
     def drain(self) -> None:
         """From now on nothing new comes in; what runs goes on."""
-        self.draining = True
+        self.leaving = self.draining = True
 
     def stop_all(self, why: ApiError) -> None:
         """Whatever runs ends now, and its client is told `why`."""

@@ -2,7 +2,8 @@
 
 starting     listens and answers probes, while the engine loads
 serving      the URL has been printed
-draining     after SIGTERM or SIGINT: not ready, new requests get 503, running ones go on for `shutdown_timeout`
+leaving      after SIGTERM or SIGINT: not ready, so that balancers go elsewhere; for `shutdown_delay` still serving
+draining     new requests get 503, running ones go on for `shutdown_timeout`
 ended        0 after a drain; 1 where the engine died; 128 + signal after a second signal, at once
 """
 
@@ -25,7 +26,7 @@ from octavo.config.address import near_url
 from octavo.config.schema import ServerConfig
 from octavo.engine.client import CannotStart, EngineClient, EngineDead
 from octavo.server.app import App
-from octavo.server.connection import patient
+from octavo.server.connection import Connection, patient
 from octavo.server.openai.errors import ApiError, engine_dead, shutting_down
 
 log = logging.getLogger(__name__)
@@ -115,19 +116,31 @@ class _Life:
         try:
             await asyncio.wait((dead, signalled, self.http.ended), return_when=asyncio.FIRST_COMPLETED)
             if signalled.done():
-                return await self._drain(dead)
+                return await self._leave(dead)
             return await self._bury(dead.result()) if dead.done() else 1
         finally:
             for task in (dead, signalled, ready):
                 task.cancel()
 
-    async def _drain(self, dead: "asyncio.Future[EngineDead]") -> int:
-        """Lets what runs come to its end, within limits; a second signal ends it at once."""
+    async def _leave(self, dead: "asyncio.Future[EngineDead]") -> int:
+        """Lets those who ask for readiness go elsewhere first, then drains; a second signal ends it at once."""
+        again = asyncio.ensure_future(self.heard.get())
+        try:
+            self.app.service.duty.leave()
+            self.http.part()
+            if delay_s := self.config.shutdown_delay:
+                log.info("shutting down: not ready any more; in %g s no more requests are taken", delay_s)
+                await asyncio.wait((again, dead), timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+            return await self._drain(dead, again)
+        finally:
+            again.cancel()
+
+    async def _drain(self, dead: "asyncio.Future[EngineDead]", again: "asyncio.Future[int]") -> int:
+        """Lets what runs come to its end, within limits."""
         duty, limit_s = self.app.service.duty, self.config.shutdown_timeout
         duty.drain()
         log.info("shutting down: running requests (%d) have %g s; a second signal ends them", duty.in_flight, limit_s)
         idle = asyncio.ensure_future(duty.idle())
-        again = asyncio.ensure_future(self.heard.get())
         try:
             await asyncio.wait((idle, again, dead), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if again.done():
@@ -143,7 +156,6 @@ class _Life:
             return 0
         finally:
             idle.cancel()
-            again.cancel()
 
     async def _bury(self, error: EngineDead) -> int:
         """The engine is dead: those who wait are told, and the server ends with an error. Raises CannotStart."""
@@ -183,6 +195,12 @@ class _Http(uvicorn.Server):
     """uvicorn, with the signals left to us."""
 
     ended: "asyncio.Task[None]"
+
+    def part(self) -> None:
+        """Answers that have not begun are the last of their connections, and say so."""
+        for connection in self.server_state.connections:
+            if isinstance(connection, Connection):
+                connection.part()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -138,7 +138,7 @@ class Service:
 
     def readiness(self) -> ApiError | None:
         """Why a request would not be served now; None where it would."""
-        if self.duty.draining:
+        if self.duty.leaving:
             return shutting_down("the server is shutting down")
         if self.client.state is EngineState.STARTING:
             return unavailable(f"the model is still loading: {self.client.progress or 'starting'}", "loading")
