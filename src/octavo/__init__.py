@@ -7,16 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "BeamSearchParams", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "PoolingParams", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 if TYPE_CHECKING:
     from octavo.boot import LLM
     from octavo.core.sampling import SamplingParams, StructuredOutputsParams
     from octavo.engine.beam_search import BeamSearchParams
+    from octavo.engine.embedding import PoolingParams
 
 _HOMES = {
     "LLM": "octavo.boot",
     "BeamSearchParams": "octavo.engine.beam_search",
+    "PoolingParams": "octavo.engine.embedding",
     "SamplingParams": "octavo.core.sampling",
     "StructuredOutputsParams": "octavo.core.structured",
 }

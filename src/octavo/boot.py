@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.config.pooler import read_pooler
 from octavo.config.schema import SPECULATIVE_KEYS, Config, ConfigError, Fault, QueueConfig, parse_fault, settings
 from octavo.engine.llm import OfflineEngine
 
@@ -186,6 +187,7 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     from octavo.engine.faults import delay_load, with_fault
     from octavo.engine.loop import Replica
 
+    _check_pooler(config, checkpoint)
     fault = _fault(config)
     block_hash = block_hash_of(config)
     memory = available_memory_bytes()  # before the weights take theirs
@@ -210,6 +212,13 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
         config.engine.audit,
         below and below.offload,
     )
+
+
+def _check_pooler(config: Config, checkpoint: Checkpoint) -> None:
+    """Raises ConfigError where embeddings are to have more dimensions than the model."""
+    dimensions, size = read_pooler(config.model.pooler_config).dimensions, checkpoint.spec.hidden_size
+    if dimensions is not None and dimensions > size:
+        raise ConfigError(f"pooler_config asks for {dimensions} dimensions, but {checkpoint.name} has {size}")
 
 
 def block_hash_of(config: Config) -> BlockHash:
@@ -524,7 +533,7 @@ class LLM(OfflineEngine):
             log.info("%s", line)
         for line in replica.facts.warnings:
             log.warning("%s", line)
-        super().__init__(replica, tokenizer, template, config.model.seed)
+        super().__init__(replica, tokenizer, template, config.model.seed, read_pooler(config.model.pooler_config))
 
 
 def _offline_config(model: str | Path | None, options: dict[str, Any]) -> Config:

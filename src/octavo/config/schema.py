@@ -13,6 +13,8 @@ from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Any, cast, get_args, get_type_hints
 
+from octavo.config.pooler import read_pooler
+
 ENV_PREFIX = "OCTAVO_"
 
 
@@ -90,6 +92,14 @@ def _speculative(text: str) -> str | None:
     return None if 1 <= shortest <= longest <= 32 else "1 <= prompt_lookup_min <= prompt_lookup_max <= 32 must hold"
 
 
+def _pooler(text: str) -> str | None:
+    try:
+        read_pooler(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _root_path(path: str) -> str | None:
     return None if path == "" or (path.startswith("/") and not path.endswith("/")) else "it must look like /prefix"
 
@@ -128,6 +138,14 @@ class ModelConfig:
     )
     allow_special_tokens_in_text: bool = option(
         False, help="control tokens that stand in prompts and messages count as such: only for clients that you trust"
+    )
+    pooler_config: str | None = option(
+        None,
+        help="how embeddings are made, as JSON: which hidden states are pooled (LAST or MEAN), whether vectors get the "
+        'length 1, how many of their numbers are kept: {"pooling_type": "MEAN", "use_activation": true, '
+        '"dimensions": 256}',
+        none_means="the last token's hidden state, of length 1, whole",
+        check=_pooler,
     )
     seed: int | None = option(
         None,

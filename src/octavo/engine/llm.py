@@ -7,25 +7,28 @@ import reprlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from octavo.core.events import Event, Refused
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams, StructuredOutput, check_token_ids
-from octavo.core.types import RequestId
+from octavo.core.types import Pooling, RequestId
 from octavo.engine.beam_search import BeamSearchOutput, BeamSearchParams, beams_of
 from octavo.engine.clock import now
+from octavo.engine.embedding import EmbeddingGathering, EmbeddingRequestOutput, PoolingParams, form_of
 from octavo.engine.loop import EngineLoop, Order, Replica, Withdraw
 from octavo.engine.outputs import Gathering, RequestOutput
 from octavo.engine.process import SETTLE_S
 
 if TYPE_CHECKING:  # an engine process has this module, but no text
+    from octavo.config.pooler import Pooler
     from octavo.text.chat import ChatTemplate
     from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with `prompt` or `prompt_token_ids`."""
 Messages = Sequence[Mapping[str, Any]]
+P = TypeVar("P")
 Seen = Callable[[int], None]
 """Told how many more requests are over."""
 
@@ -42,13 +45,19 @@ class OfflineEngine:
     """Generates for lists of prompts, driving scheduler and backend directly. Calls from several threads take turns."""
 
     def __init__(
-        self, replica: Replica, tokenizer: "Tokenizer", template: "ChatTemplate | None", seed: int | None
+        self,
+        replica: Replica,
+        tokenizer: "Tokenizer",
+        template: "ChatTemplate | None",
+        seed: int | None,
+        pooler: "Pooler",
     ) -> None:
         from octavo.text.trial import Trial
 
         self._replica = replica
         self._tokenizer = tokenizer
         self._template = template
+        self._pooler = pooler
         self._random = random.Random(seed)
         self._loop = EngineLoop(replica)
         self._count = 0
@@ -71,7 +80,7 @@ class OfflineEngine:
         """
         self._check_open()
         texts = [self._tokenized(prompt) for prompt in _listed(prompts)]
-        return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
+        return self._run(texts, _matched(sampling_params, len(texts), SamplingParams, "sampling"), use_tqdm)
 
     def chat(
         self,
@@ -102,7 +111,7 @@ class OfflineEngine:
             return _Text(template.render(one, **variables), tuple(ids))
 
         texts = [tokenized(one) for one in _conversations(messages)]
-        return self._run(texts, _matched(sampling_params, len(texts)), use_tqdm)
+        return self._run(texts, _matched(sampling_params, len(texts), SamplingParams, "sampling"), use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
@@ -110,6 +119,29 @@ class OfflineEngine:
         """The most likely continuations of each prompt, best first; as `generate` otherwise."""
         outputs = self.generate(prompts, params.sampling_params(), use_tqdm=use_tqdm)
         return [beams_of(output, params, self._tokenizer) for output in outputs]
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """The embedding of each prompt: `outputs[i].outputs.embedding`. As `generate` otherwise.
+
+        What is not in `pooling_params` is as the setting `pooler_config` says.
+        """
+        self._check_open()
+        texts = [self._tokenized(prompt) for prompt in _listed(prompts)]
+        asked = _matched(pooling_params, len(texts), PoolingParams, "pooling")
+        size = self._replica.facts.capacity.hidden_size
+        forms = [form_of(each, self._pooler, size) for each in asked]
+        with self._turn:
+            self._check_open()
+            requests = [self._embedding(text) for text in texts]
+            gatherings = list(map(EmbeddingGathering, requests, forms))
+            self._drive(requests, gatherings, use_tqdm)
+        return [gathering.output for gathering in gatherings]
 
     def get_tokenizer(self) -> "Tokenizer":
         return self._tokenizer
@@ -153,8 +185,7 @@ class OfflineEngine:
             gatherings = [
                 Gathering(request, text.text, self._tokenizer) for request, text in zip(requests, texts, strict=True)
             ]
-            with _progress(len(requests)) if use_tqdm else contextlib.nullcontext(_ignore) as seen:
-                self._drive(requests, gatherings, seen)
+            self._drive(requests, gatherings, use_tqdm)
         return [gathering.output for gathering in gatherings]
 
     def _try_structures(self, outputs: set[StructuredOutput]) -> None:
@@ -172,13 +203,19 @@ class OfflineEngine:
             request_id=str(self._count - 1), prompt=text.token_ids, params=params, seed=seed, arrival_s=now()
         )
 
-    def _drive(self, requests: Sequence[Request], gatherings: Sequence[Gathering], seen: Seen) -> None:
-        batch = _Batch(requests, gatherings, seen)
-        try:
-            self._loop.run(batch)
-        finally:
-            for request_id in batch.unfinished:
-                self._replica.scheduler.cancel(request_id, now())
+    def _embedding(self, text: _Text) -> Request:
+        self._count += 1
+        pooling = Pooling(self._pooler.pooling_type)
+        return Request(request_id=str(self._count - 1), prompt=text.token_ids, pooling=pooling, arrival_s=now())
+
+    def _drive(self, requests: Sequence[Request], gatherings: Sequence["_Gathers"], use_tqdm: bool) -> None:
+        with _progress(len(requests)) if use_tqdm else contextlib.nullcontext(_ignore) as seen:
+            batch = _Batch(requests, gatherings, seen)
+            try:
+                self._loop.run(batch)
+            finally:
+                for request_id in batch.unfinished:
+                    self._replica.scheduler.cancel(request_id, now())
 
     def _tokenized(self, prompt: Prompt) -> _Text:
         if isinstance(prompt, str):
@@ -203,12 +240,23 @@ class OfflineEngine:
         return self._template
 
 
+class _Gathers(Protocol):
+    """Takes the events of one request."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def stopped_here(self) -> list[int]: ...
+
+    def take(self, events: Sequence[Event]) -> None: ...
+
+
 class _Batch:
     """The port of one run: its orders are the requests, then a withdrawal for each choice that a stop string ended."""
 
-    def __init__(self, requests: Sequence[Request], gatherings: Sequence[Gathering], seen: Seen) -> None:
+    def __init__(self, requests: Sequence[Request], gatherings: Sequence[_Gathers], seen: Seen) -> None:
         self._orders: list[Order] = list(requests)
-        self._live: dict[RequestId, Gathering] = {
+        self._live: dict[RequestId, _Gathers] = {
             request.request_id: gathering for request, gathering in zip(requests, gatherings, strict=True)
         }
         self._seen = seen
@@ -239,7 +287,7 @@ class _Batch:
         self._live[request_id].take(events)
         self._settle(request_id, self._live[request_id])
 
-    def _settle(self, request_id: RequestId, gathering: Gathering) -> None:
+    def _settle(self, request_id: RequestId, gathering: _Gathers) -> None:
         if gathering.over:
             del self._live[request_id]
             self._seen(1)
@@ -312,14 +360,15 @@ def _is_integer(value: Any) -> bool:
     return True
 
 
-def _matched(params: Any, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    meant = "sampling_params is a SamplingParams, or a list with one for each prompt"
+def _matched(params: Any, count: int, kind: type[P], what: str) -> list[P]:
+    """Parameters for each prompt, where there are some for all, for each, or none: then `kind`'s defaults."""
+    if params is None or isinstance(params, kind):
+        return [params or kind()] * count
+    meant = f"{what}_params is a {kind.__name__}, or a list with one for each prompt"
     items: list[Any] = [params] if isinstance(params, Mapping | str) else _items(params, meant)
-    wrong = [item for item in items if not isinstance(item, SamplingParams)]
+    wrong = [item for item in items if not isinstance(item, kind)]
     if wrong:
         raise ValueError(f"{meant}, got {reprlib.repr(wrong[0])}")
     if len(items) != count:
-        raise ValueError(f"{len(items)} sampling parameters for {count} prompts: give one for all, or one for each")
+        raise ValueError(f"{len(items)} {what} parameters for {count} prompts: give one for all, or one for each")
     return items
