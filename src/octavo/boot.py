@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -407,6 +408,7 @@ def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: Memory
         weight_format=checkpoint.weight_format,
         kv_cache_dtype=loaded.kv_cache_dtype,
         kv_block_bytes=loaded.kv_bytes_per_token * config.cache.block_size,
+        pid=os.getpid(),
         report=(*loaded.report, *layer_groups(checkpoint.spec).report(), *plan.report),
         warnings=plan.warnings,
     )

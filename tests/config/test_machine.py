@@ -1,12 +1,13 @@
 """CPUs and memory from trees of kernel files, as containers show them."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from octavo.config.machine import available_memory_bytes, readable_bytes, usable_cpus
+from octavo.config.machine import available_memory_bytes, readable_bytes, resident_bytes, usable_cpus
 
 GIB = 2**30
 MEMINFO = "MemTotal:       33554432 kB\nMemFree:         1048576 kB\nMemAvailable:   16777216 kB\n"
@@ -130,3 +131,9 @@ def test_a_size_never_reads_as_nothing_and_is_right_to_its_last_digit(size: int)
     scale = {"GiB": GIB, "MiB": 2**20, "bytes": 1}[unit]
     assert float(number) > 0
     assert abs(float(number) * scale - size) <= (0 if scale == 1 else 0.0050001 * scale)
+
+
+def test_the_memory_of_a_process_is_told_or_unknown() -> None:
+    mine = resident_bytes(os.getpid())
+    assert mine is not None and 2**20 < mine < 2**40
+    assert resident_bytes(0) is None

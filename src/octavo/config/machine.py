@@ -121,3 +121,12 @@ def _left(folder: Path, limit_file: str, use_file: str, cache_name: str) -> Iter
     rows = (line.split() for line in _read(folder / "memory.stat").splitlines())
     droppable = next((int(row[1]) for row in rows if len(row) == 2 and row[0] == cache_name), 0)
     yield max(0, limit - max(0, use - droppable))
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory that a process has in use; None where that cannot be read."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

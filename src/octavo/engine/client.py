@@ -46,6 +46,8 @@ class EngineFacts:
     kv_cache_dtype: str
     kv_block_bytes: int = 0
     """What one block of the KV cache takes; 0: nobody knows."""
+    pid: int = 0
+    """The process that computes."""
     report: tuple[str, ...] = ()
     """Lines for people: which kernels and why, how many threads and why, the memory plan."""
     warnings: tuple[str, ...] = ()

@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from octavo.core.audit import audit
 from octavo.core.events import Audited, Event, Refused, Stalled, Stepped
 from octavo.core.gauges import stepped
-from octavo.core.plan import StepPlan
+from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
@@ -96,6 +96,7 @@ class EngineLoop:
         self._offload = replica.offload
         self._saves = False
         self._last_step = 0
+        self._commit_s = 0.0
         self._audits = self._unaudited = replica.audits
 
     def run(self, port: Port) -> None:
@@ -241,17 +242,26 @@ class EngineLoop:
         self._backend.execute(plan)
         return self._hear(offload, TIER_WAIT_S)
 
+    def _commit(self, plan: StepPlan, result: StepResult, plan_s: float) -> Sequence[Event]:
+        """Commits, with the time that policy took: for this plan, and for the commit before, which is over."""
+        time_s = self._clock()
+        timings_s = {**result.timings_s, "plan": plan_s, "commit": self._commit_s}
+        events = self._scheduler.commit(plan, replace(result, timings_s=timings_s), time_s)
+        self._commit_s = self._clock() - time_s
+        return events
+
     def _step(self) -> Sequence[Event]:
         """Plans, executes and commits one step; returns what happened."""
-        plan = self._scheduler.plan(self._clock())
+        began_s = self._clock()
+        plan = self._scheduler.plan(began_s)
         if not plan.work and self._offload is not None and self._scheduler.waits_for_tier:
             return self._wait_for_tier(self._offload, plan)
         if not plan.work:
             return self._nothing_advances()
         self._last_step = plan.step
         try:
-            result = self._backend.execute(plan)
-            return self._scheduler.commit(plan, result, self._clock())
+            plan_s = self._clock() - began_s
+            return self._commit(plan, self._backend.execute(plan), plan_s)
         except Exception as error:
             if self._scheduler.in_flight is not plan:
                 raise  # commit broke half way: nothing can be trusted any more

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from octavo import __version__
+from octavo.config.machine import resident_bytes
 from octavo.engine.client import EngineState
 from octavo.server.catalogue.metric import Metric, Number, Sources, counter, gauge, histogram
 from octavo.server.tallies import Tally
@@ -85,6 +86,11 @@ def _engine_info(sources: Sources) -> dict[tuple[str, ...], float]:
         return {}
     about = (facts.fingerprint, facts.model, facts.isa, str(facts.num_threads))
     return {(__version__, *about, facts.weight_format, facts.kv_cache_dtype): 1.0}
+
+
+def _resident(sources: Sources) -> dict[tuple[str, ...], float]:
+    num_bytes = None if sources.facts is None else resident_bytes(sources.facts.pid)
+    return {} if num_bytes is None else {(): float(num_bytes)}
 
 
 def _each(read: Callable[[Tally], Number]) -> Callable[[Sources], dict[str, Number]]:
@@ -336,6 +342,7 @@ ENGINE = (
         "seconds",
         lambda s: s.heartbeat_age_s,
     ),
+    gauge("octavo:engine_resident_memory_bytes", "Memory of the engine's process", "bytes", _resident),
     counter(
         "octavo:engine_restarts",
         "Engines that took the place of one that was lost, and became ready",

@@ -28,7 +28,7 @@ format. [Operations](../operations.md#metrics) says which to look at first.
 
 Standard ones of the client library: `process_cpu_seconds_total`, `process_resident_memory_bytes`,
 `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_start_time_seconds` (all of the server's
-process, without the engine's), `python_info`."""
+process; the engine's has `octavo:engine_resident_memory_bytes`), `python_info`."""
 
 
 def reference() -> str:
