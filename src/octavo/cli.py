@@ -161,11 +161,16 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "explain": Command(
-        help="say what a prompt would find in the cache of a running server, and why no more",
+        help="say what became of a request or prompt, and what a setting or an error means",
         run="octavo.tools.explain:main",
         arguments=(
-            _argument("subject", metavar="SUBJECT", choices=("cache",), help="cache"),
-            _argument("text", metavar="TEXT", nargs="*", help="the prompt"),
+            _argument(
+                "subject",
+                metavar="SUBJECT",
+                choices=("request", "cache", "config", "error"),
+                help="request ID, cache TEXT, config [KEY] (these ask a running server), or error CODE",
+            ),
+            _argument("text", metavar="TEXT", nargs="*", help="the id, the prompt, the setting, or the code"),
             *_PREFIX,
             *_VISIT,
         ),
@@ -246,6 +251,7 @@ _EXPECTED = {
     "octavo.models.fields": "ModelError",
     "octavo.server.lifecycle": "CannotListen",
     "octavo.text.chat": "TemplateError",
+    "octavo.tools.explain": "NothingToExplain",
     "octavo.tools.partner": "AnswerRefused",
     "octavo.tools.terminal": "NotText",
 }

@@ -54,6 +54,11 @@ def test_flags_that_fields_speak_of_exist() -> None:
     assert named and named <= flags
 
 
+def test_flags_that_remedies_speak_of_exist() -> None:
+    flags = {"--no-enable-prefix-caching", *(setting.flag for setting in settings().values())}
+    assert {flag for code in CODES.values() for flag in flags_in(f"{code.meaning} {code.remedy}")} <= flags
+
+
 def flags_in(text: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]+", text))
 

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from octavo.cli import FAILED, OK, USAGE, main
+from octavo.config.schema import settings
+from octavo.engine.memory import Demand, plan_memory, plan_tier
+from octavo.tools.explain import LEADS_TO
 from tests.server.site import BLOCK_SIZE, Site, running, tiny_checkpoint
 
 TEXT = "what is typed on the command line, and is long enough for blocks"
@@ -54,6 +57,59 @@ def test_an_explanation_is_read_at_a_glance(site: Site, capsys: pytest.CaptureFi
     assert len(typed(capsys, site, "explain", "cache", aligned).splitlines()) == 1, "a whole hit needs no reason"
 
 
+def test_a_request_is_told_in_sentences_with_their_times(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = site.post("/v1/completions", {"prompt": TEXT, "max_tokens": 3, "ignore_eos": True}).json()
+    lines = typed(capsys, site, "explain", "request", answer["id"]).splitlines()
+    assert lines[0] == f"{answer['id']}: /v1/completions" and ": finished, " in lines[1] and "+ 3 tokens" in lines[1]
+    times = [float(line.split()[0]) for line in lines[2:]]
+    assert times == sorted(times)
+    sentences = [line.split(" s  ", 1)[1] for line in lines[2:]]
+    for sentence, words in zip(
+        sentences, ("came to the engine", "it started", "a chunk of", "first token", "ended by length"), strict=True
+    ):
+        assert words in sentence
+    shown = json.loads(typed(capsys, site, "explain", "request", answer["id"], "--json"))
+    assert [moment["text"] for moment in shown["requests"][0]["timeline"]] == sentences
+
+
+def test_settings_are_told_with_what_came_of_them(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = typed(capsys, site, "explain", "config")
+    assert 'model.model = "tiny"' in whole and "  threads: 1\n" in whole
+    for name in ("num_threads", "num-threads", "engine.num_threads", "OCTAVO_NUM_THREADS"):
+        one = typed(capsys, site, "explain", "config", name)
+        assert one.startswith("engine.num_threads = null") and one.endswith("  threads: 1\n")
+    assert "threads" not in typed(capsys, site, "explain", "config", "port").partition("what the engine")[2]
+
+
+def test_each_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of itself: no server is asked."""
+    assert main(["explain", "error", "queue_full"]) == OK
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("queue_full (503): ") and "replicas" in second
+    assert main(["explain", "error", "queue_fill"]) == USAGE
+    assert "queue_full" in capsys.readouterr().err
+
+
+def test_reports_of_the_engine_begin_as_settings_say_that_lead_to_them() -> None:
+    demand = Demand(
+        weight_bytes=1,
+        kv_bytes_per_token=1,
+        available_bytes=1 << 20,
+        available_reason="",
+        utilization=0.9,
+        model_len=64,
+        max_model_len=None,
+        max_num_seqs=1,
+        block_size=8,
+        num_blocks=None,
+        kv_cache_memory_bytes=None,
+    )
+    lines = (*plan_memory(demand).report, *plan_tier(64, None, 8, 1, True).report)
+    heads = {line.partition(":")[0] for line in lines}
+    told = {head for heads in LEADS_TO.values() for head in heads}
+    assert told == heads | {"kernels", "threads"} and LEADS_TO.keys() <= settings().keys()
+
+
 @pytest.mark.parametrize(
     ("words", "status", "complaint"),
     [
@@ -63,6 +119,10 @@ def test_an_explanation_is_read_at_a_glance(site: Site, capsys: pytest.CaptureFi
         (["pin", "add", "x"], FAILED, "only full blocks of 8"),
         (["pin", "keep", TEXT], USAGE, "keep"),
         (["explain", "weather"], USAGE, "weather"),
+        (["explain", "request"], USAGE, "explain request ID"),
+        (["explain", "request", "no/thing"], FAILED, "no request is remembered as 'no/thing'"),
+        (["explain", "config", "max_num_sequence"], USAGE, "max_num_seqs"),
+        (["explain", "config", "port", "host"], USAGE, "name one setting"),
     ],
 )
 def test_what_goes_wrong_is_one_line(

@@ -176,9 +176,11 @@ def _headers() -> Iterator[str]:
 def _codes() -> Iterator[str]:
     yield from ("", "## Errors", "")
     yield '`{"error": {"message", "type", "param", "code"}}`, as a body or as the last event of a stream that failed.'
-    yield from ("", "| code | status | when |", "|---|---|---|")
+    yield "`octavo explain error CODE` says the same."
+    yield from ("", "| code | status | when | what to do |", "|---|---|---|---|")
     for name, code in CODES.items():
-        yield f"| `{name}` | {', '.join(map(str, code.statuses))} | {_cell(code.meaning)} |"
+        statuses = ", ".join(map(str, code.statuses))
+        yield f"| `{name}` | {statuses} | {_cell(code.meaning)} | {_cell(code.remedy)} |"
 
 
 def _sentence(schema: Schema) -> str:
