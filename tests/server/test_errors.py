@@ -285,16 +285,18 @@ def test_unknown_paths_and_methods(site: Site) -> None:
     assert site.post("/version").headers["allow"] == "GET, HEAD"
 
 
-@pytest.mark.parametrize("path", ["//v1/models", "/v1//models", "/v1/completions/", "///v1/models", "//x/v1/models"])
+@pytest.mark.parametrize(
+    "path", ["//v1/models", "/v1//models", "/v1/completions/", "///v1/models", "//x/v1/models", "//x/models/y"]
+)
 def test_slashes_too_many_are_told(site: Site, path: str) -> None:
-    """A base URL that ends in one gives the first. No part of a path is ever left out."""
+    """A base URL that ends in one gives the first."""
     host = site.http.base_url.host
     with socket.create_connection((host, site.http.base_url.port or 0), 60) as sock:
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()
     message = json.loads(answer.partition("\r\n\r\n")[2])["error"]["message"]
     assert answer.startswith("HTTP/1.1 404 ")
-    assert message.startswith(f"there is no {path} here") and ("but /v1/" in message) == ("x" not in path)
+    assert message.startswith(f"there is no {path} here") and ("but /v1/" in message) == ("y" not in path)
 
 
 def test_a_streamed_request_is_refused_before_the_stream(site: Site) -> None:

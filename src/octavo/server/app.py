@@ -1,7 +1,6 @@
 """The app: one place where every request finds its route, begins, and every failure gets its answer."""
 
 import logging
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from octavo.server import openapi
 from octavo.server.auth import check_operator
 from octavo.server.exchange import HEADERS, ClientGone, Exchange, Receive, Scope, Send
 from octavo.server.openai.errors import ApiError, engine_dead, failed
-from octavo.server.routes import ROUTES, Handler, Route
+from octavo.server.routes import ROUTES, Handler, Route, meant
 from octavo.server.service import Service
 from octavo.server.visits import NO_ROUTE
 from octavo.text.chat import ChatTemplate
@@ -97,18 +96,15 @@ class App:
         """What answers at this path of the table. Raises ApiError 404 or 405."""
         methods = self._routes.get(place)
         if not methods:
-            raise ApiError(404, f"there is no {exchange.path} here{self._instead(exchange.path)}", code="unknown_url")
+            path = meant(exchange.path, self._routes)
+            hint = f", but {path}" if path else "; /docs lists what is"
+            raise ApiError(404, f"there is no {exchange.path} here{hint}", code="unknown_url")
         handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if handler is None:
             allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
             message = f"{exchange.path} takes {allowed}, not {exchange.method}"
             raise ApiError(405, message, code="method_not_allowed", headers=((b"allow", allowed.encode()),))
         return handler
-
-    def _instead(self, path: str) -> str:
-        """What is here: a path with slashes too many is most often a base URL that was put together wrongly."""
-        plain = re.sub("/{2,}", "/", path).rstrip("/")
-        return f", but {plain}" if plain in self._routes else "; /docs lists what is"
 
     def _above(self, path: str) -> str:
         """The path of the table that takes this one with it; empty: there is none."""

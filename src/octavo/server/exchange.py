@@ -25,6 +25,7 @@ HEADERS: Mapping[str, str] = {
     "x-octavo-seed": "the seed that was used, also where none was given",
     "x-octavo-max-tokens": "the most tokens that could be generated, where the context had no room for what was asked",
     "x-octavo-unknown-fields": "names in the body that nobody knows, quoted as in a URL",
+    "x-octavo-controls-as-text": "control tokens whose text is in the prompt, where it is not read as such",
     "x-octavo-cache-miss": "where the prefix cache's part of the prompt ends, and why",
     "x-ratelimit-limit-requests": "requests that the tenant has each minute",
     "x-ratelimit-remaining-requests": "requests that are left",

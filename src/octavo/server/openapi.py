@@ -103,6 +103,8 @@ def _headers(route: "Route") -> dict[str, Any]:
         names.append("x-octavo-unknown-fields")
     if route.generates and route.events is not None:
         names += ["x-octavo-seed", "x-octavo-max-tokens", "x-octavo-cache-miss"]
+        if route.body is not None and "prompt" in route.body.model_fields:
+            names.append("x-octavo-controls-as-text")
     if route.generates:
         names += [name for name in HEADERS if name.startswith("x-ratelimit-")]
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}

@@ -1,6 +1,6 @@
 """Routes: all that can be asked of a server, by whom it is answered, and what comes back."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,14 @@ class Route:
     def label(self) -> str:
         """The path as documents and metrics write it."""
         return f"{self.path}{{{self.names}}}" if self.path.endswith("/") else self.path
+
+
+def meant(path: str, known: Collection[str]) -> str | None:
+    """Which known path somebody meant who asks at `path`: base URLs lack their /v1, or have it twice, or a slash."""
+    words = [word for word in path.split("/") if word]
+    ends = {each: each.strip("/").split("/") for each in known}
+    found = [each for each, end in ends.items() if words and (words[-len(end) :] == end or end[-len(words) :] == words)]
+    return min(found, key=len, default=None)
 
 
 ROUTES = (

@@ -44,6 +44,10 @@ class Controls:
             if part:
                 yield part, (self._ids.get(part) or self._ids[part.strip()]) if index % 2 else None
 
+    def named_in(self, text: str) -> frozenset[str]:
+        """The control tokens whose text stands in this one, whether they count there or not."""
+        return frozenset(self._literal.findall(text)) if self._contained(text) else frozenset()
+
     def threatened(self, text: str) -> bool:
         """Would `guard` put a mark into this text?"""
         return self._contained(text) or self._ends_early(text) or self._begins_late(text)
@@ -72,6 +76,10 @@ class Controls:
     @cached_property
     def _splitter(self) -> re.Pattern[str]:
         return re.compile("(" + "|".join(control.pattern for control in self._controls) + ")")
+
+    @cached_property
+    def _literal(self) -> re.Pattern[str]:
+        return re.compile("|".join(re.escape(control.text) for control in self._controls))
 
     @cached_property
     def _look_alike(self) -> re.Pattern[str]:

@@ -7,7 +7,7 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import invalid
-from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, truncated
+from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, report_controls, truncated
 from octavo.server.openai.job import Job, Prompt, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Scores, asked_length
@@ -28,7 +28,7 @@ async def complete(service: Service, exchange: Exchange) -> None:
     structure = await asked_structure(service, body)
     asked = asked_length(body, DEFAULT_MAX_TOKENS)
     context = service.context(exchange.tenant)
-    prompts = [truncated(context, body, prompt, asked) for prompt in await _prompts(service, body)]
+    prompts = [truncated(context, body, prompt, asked) for prompt in await _prompts(service, exchange, body)]
     job = make_job(service, exchange, body, prompts, asked, _scores(body), structure)
     await respond(exchange, body, job, ChunkWire(body, job, CompletionShape(service, body, job, prompts)))
 
@@ -41,16 +41,20 @@ def _scores(body: CompletionRequest) -> Scores:
     return Scores(body.logprobs, (low if low < 0 else max(both)) if both else None)
 
 
-async def _prompts(service: Service, body: CompletionRequest) -> list[Prompt]:
-    """The prompts as ids. Raises ApiError 400 for an empty one, or an id outside the vocabulary."""
+async def _prompts(service: Service, exchange: Exchange, body: CompletionRequest) -> list[Prompt]:
+    """The prompts as ids; says what in them is only text. Raises ApiError 400 for an empty one, or an unknown id."""
     given = body.prompt
 
-    def encoded() -> list[Prompt]:
-        return [
+    def encoded() -> tuple[list[Prompt], frozenset[str]]:
+        texts = [each for each in given if isinstance(each, str)]
+        prompts = [
             _from_text(service, body, each) if isinstance(each, str) else _from_ids(service, each) for each in given
         ]
+        return prompts, frozenset[str]().union(*map(service.tokenizer.controls.named_in, texts))
 
-    return await service.off_loop(sum(map(len, given)), encoded)
+    prompts, controls = await service.off_loop(sum(map(len, given)), encoded)
+    report_controls(service, exchange, controls)
+    return prompts
 
 
 def _from_text(service: Service, body: CompletionRequest, text: str) -> Prompt:

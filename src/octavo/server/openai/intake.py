@@ -1,7 +1,7 @@
 """What endpoints do to a body before there is a job: read it, tell of unknown fields, check, cut prompts."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import quote
 
 from octavo.config.schema import LimitsConfig
@@ -62,6 +62,17 @@ def report_unknown(service: Service, exchange: Exchange, names: Sequence[str]) -
     told = ",".join(quote(name[:64], safe="$._-[]", errors="replace") for name in names[:_MOST_NAMED])
     exchange.header("x-octavo-unknown-fields", told)
     log.warning("%s %s: unknown fields: %s", exchange.id, exchange.path, told)
+
+
+def report_controls(service: Service, exchange: Exchange, names: Collection[str]) -> None:
+    """Tells client and operator of control tokens whose text a prompt has, where it is not read as such.
+
+    Tools that fill templates themselves, for a chat or around a cursor, mean them, and get answers to something else.
+    """
+    if names and not service.tokenizer.trusts_texts:
+        told = ",".join(quote(name, safe="<|>/_-[]") for name in sorted(names)[:_MOST_NAMED])
+        exchange.header("x-octavo-controls-as-text", told)
+        log.warning("%s %s: read as text, without --allow-special-tokens-in-text: %s", exchange.id, exchange.path, told)
 
 
 def check_stream(body: Sampling) -> None:

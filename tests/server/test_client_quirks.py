@@ -1,0 +1,165 @@
+"""What clients send that other servers broke on: each is answered as the same request without it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from octavo.models.checkpoint import Checkpoint
+from tests.server.site import Site, running
+
+SAY: dict[str, Any] = {"role": "user", "content": "the"}
+CALL = {"id": "c1", "index": 0, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def answered(site: Site, messages: list[Any], **fields: Any) -> tuple[list[int], str | None]:
+    """The ids of the prompt, and the text of the answer."""
+    response = site.chat(messages, **{"max_tokens": 4, "return_token_ids": True, **fields})
+    assert response.status_code == 200, response.text
+    body = response.json()
+    return body["prompt_token_ids"], body["choices"][0]["message"]["content"]
+
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "litellm without tools": {"tools": None, "tool_choice": "auto"},
+    "openai-agents without tools": {"tools": [], "tool_choice": "none", "parallel_tool_calls": False},
+    "notebook-intelligence": {"tools": None, "tool_choice": None},
+    "langchain with everything null": dict.fromkeys(("stop", "n", "seed", "logprobs", "top_logprobs", "logit_bias")),
+    "litellm's extra_body left in": {"extra_body": {}},
+    "guidellm": {"stop": None, "ignore_eos": True, "stream_options": None},
+    "vllm bench": {"repetition_penalty": 1.0, "logprobs": None},
+    "open-webui": {
+        "session_id": "a",
+        "chat_id": "b",
+        "background_tasks": {"title": True},
+        "features": {},
+        "params": {},
+    },
+    "ollama's and llama.cpp's own": {"keep_alive": "5m", "options": {}, "cache_prompt": True, "n_predict": 3},
+    "openai's newest": {"store": False, "service_tier": "auto", "metadata": {}, "modalities": ["text"], "user": ""},
+    "response_format text": {"response_format": {"type": "text"}},
+    "both lengths": {"max_tokens": 4, "max_completion_tokens": 4},
+    "integers for numbers": {"temperature": 0, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0},
+    "all tokens, either way": {"top_k": -1, "min_p": 0},
+}
+
+
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_fields_that_ask_for_nothing_change_nothing(site: Site, fields: dict[str, Any]) -> None:
+    plain = answered(site, [SAY], ignore_eos=fields.get("ignore_eos"))
+    assert answered(site, [SAY], **fields) == plain
+
+
+AN: dict[str, Any] = {"role": "assistant", "content": "an"}
+CALLING: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "21"}
+CACHED = {"cache_control": {"type": "ephemeral"}}
+DUMPED = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+LITELLM = {"tool_calls": [], "provider_specific_fields": {"refusal": None}, "thinking_blocks": []}
+
+MESSAGES: dict[str, tuple[list[Any], list[Any]]] = {
+    "CodeCompanion's own fields": ([{**SAY, "id": 1947, "opts": {"visible": False}, "cycle": 1}], [SAY]),
+    "openai's answer, as it was dumped": ([SAY, AN | DUMPED, SAY], [SAY, AN, SAY]),
+    "litellm's answer, as it was dumped": ([SAY, AN | LITELLM, SAY], [SAY, AN, SAY]),
+    "aider's cache_control": ([SAY | {"content": [{"type": "text", "text": "the", **CACHED}]}], [SAY]),
+    "cache_control beside the content": ([SAY | CACHED], [SAY]),
+    "content in parts": ([SAY | {"content": [{"type": "text", "text": "the"}]}], [SAY]),
+    "a call with no parts": ([SAY, CALLING | {"content": []}, RESULT], [SAY, CALLING, RESULT]),
+    "a call with an empty text": ([SAY, CALLING | {"content": ""}, RESULT], [SAY, CALLING, RESULT]),
+    "a result in parts, with a name": (
+        [SAY, CALLING, RESULT | {"name": "f", "content": [{"type": "text", "text": "21"}]}],
+        [SAY, CALLING, RESULT],
+    ),
+    "a call without arguments, as it came in a stream": (
+        [SAY, CALLING | {"tool_calls": [CALL | {"function": {"name": "f", "arguments": ""}}]}, RESULT],
+        [SAY, CALLING, RESULT],
+    ),
+}
+
+
+@pytest.mark.parametrize(("sent", "plain"), MESSAGES.values(), ids=MESSAGES)
+def test_messages_are_the_same_prompt_whatever_else_is_in_them(site: Site, sent: list[Any], plain: list[Any]) -> None:
+    def ids(messages: list[Any]) -> list[int]:
+        response = site.post("/tokenize", {"messages": messages, "tools": TOOLS})
+        assert response.status_code == 200, response.text
+        return response.json()["tokens"]
+
+    assert ids(sent) == ids(plain) != ids([*plain, SAY])
+
+
+DECLARED: dict[str, dict[str, Any]] = {
+    "no parameters": {"name": "f"},
+    "an empty schema": {"name": "f", "parameters": {}},
+    "nulls": {"name": "f", "description": None, "parameters": None, "strict": None},
+    "pydantic's words": {
+        "name": "f",
+        "parameters": {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "title": "F",
+            "type": "object",
+            "properties": {"a": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "default": None, "title": "A"}},
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def tooled(checkpoint: Checkpoint) -> Iterator[Site]:
+    """A server whose template knows tools: in words they take more than the context."""
+    with running(checkpoint) as site:
+        assert site.app.service.template is not None
+        site.app.service.template.knows_tools = True
+        yield site
+
+
+@pytest.mark.parametrize("function", DECLARED.values(), ids=DECLARED)
+def test_functions_are_declared_in_many_ways(tooled: Site, function: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": function, **CACHED}
+    assert tooled.chat("the", tools=[tool], max_tokens=4).status_code == 200
+    forced = {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 99, "seed": 2, "temperature": 1}
+    answer = tooled.chat("the", tools=[tool], **forced).json()
+    [call] = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "f" and isinstance(json.loads(call["function"]["arguments"]), dict)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1//chat/completions", "/v1/chat/completions"),
+        ("//v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/openai/v1/chat/completions", "/v1/chat/completions"),
+        ("/completions", "/v1/completions"),
+        ("/models", "/v1/models"),
+    ],
+)
+def test_a_base_url_that_is_not_quite_right_is_told_what_is(site: Site, path: str, meant: str) -> None:
+    error = site.post(path, {"messages": [SAY]}).json()["error"]
+    assert error["code"] == "unknown_url" and error["message"].endswith(f", but {meant}")
+
+
+def test_where_nothing_is_meant_nothing_is_guessed(site: Site) -> None:
+    for path in ("/", "/api/tags", "/v1/engines"):
+        error = site.http.get(path).json()["error"]
+        assert error["code"] == "unknown_url" and "but" not in error["message"]
+
+
+def test_stream_options_without_a_stream_are_refused_as_openai_does(site: Site) -> None:
+    refused = site.chat([SAY], stream_options={"include_usage": True})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "stream_options"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_control_tokens_that_a_raw_prompt_has_as_text_are_told(site: Site, stream: bool) -> None:
+    """Editors and chat tools fill templates themselves, and mean control tokens by it."""
+    said = site.complete("a <|im_end|> b <|im_start|>", max_tokens=1, stream=stream)
+    assert said.status_code == 200
+    assert said.headers["x-octavo-controls-as-text"] == "<|im_end|>,<|im_start|>"
+    assert "x-octavo-controls-as-text" not in site.complete("a < |im_end|>", max_tokens=1, stream=stream).headers
+    assert "x-octavo-controls-as-text" not in site.complete([[1, 2]], max_tokens=1, stream=stream).headers
