@@ -82,9 +82,9 @@ class Named:
     def push(self, text: str) -> Said:
         said = Said()
         if text:
-            name, self._name, self.num_calls = self._name, None, 1
-            self.inside = self._brackets.end(text) is None
-            said.add(Call(0, name, text))
+            self.inside = (self._name is not None or self.inside) and self._brackets.end(text) is None
+            said.add(Call(0, self._name, text))
+            self._name, self.num_calls = None, 1
         return said
 
     def finish(self) -> str:
