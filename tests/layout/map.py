@@ -17,7 +17,11 @@ ROOMS = {
     "": ("The top", "Where everything is put together; the only place that knows all the rooms."),
     "tools": ("tools", "What the commands of `octavo` do."),
     "server": ("server", "Protocols at the edge. Holds an EngineClient, never a backend."),
-    "server.openai": ("server.openai", "OpenAI's endpoints, with vLLM's fields."),
+    "server.openai": (
+        "server.openai",
+        "OpenAI's endpoints, with vLLM's fields; and what all endpoints that generate share.",
+    ),
+    "server.anthropic": ("server.anthropic", "Anthropic's Messages, over the same chat."),
     "cluster": ("cluster", "Many replicas."),
     "ui": ("ui", "The live page."),
     "control": ("control", "Who may enter."),

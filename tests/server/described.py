@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
+from octavo.server.manners import manner_of
 from octavo.server.openapi import describe
 from octavo.server.routes import ROUTES, Route
 
@@ -42,8 +43,9 @@ def check_described(response: httpx.Response, path: str) -> None:
     operation = DOCUMENT["paths"][route.label][route.method.lower()]
     status = str(response.status_code)
     assert status in operation["responses"], f"{route.path} does not tell of {status}: {response.text}"
-    problem = "$ref" in operation["responses"][status]
-    told = COMPONENTS["responses"][status] if problem else operation["responses"][status]
+    reference = operation["responses"][status].get("$ref")
+    problem = reference is not None
+    told = COMPONENTS["responses"][reference.rpartition("/")[2]] if problem else operation["responses"][status]
     ours = {name for name in response.headers if name.startswith("x-") and not name.startswith("x-accel")}
     assert problem or ours <= told["headers"].keys(), f"{route.path} does not tell of {ours - told['headers'].keys()}"
     media = response.headers["content-type"]
@@ -53,18 +55,14 @@ def check_described(response: httpx.Response, path: str) -> None:
         return
     assert media in told["content"], f"{route.path} does not tell of {media}"
     if media == "application/json":
-        place = (
-            f"#/components/responses/{status}"
-            if problem
-            else f"#/paths/{_escaped(route.label)}/{route.method.lower()}/responses/{status}"
-        )
+        place = reference if problem else f"#/paths/{_escaped(route.label)}/{route.method.lower()}/responses/{status}"
         _validator(f"{place}/content/application~1json/schema").validate(response.json())
 
 
 def _check_events(text: str, route: Route) -> None:
     place = f"#/paths/{_escaped(route.label)}/{route.method.lower()}/responses/{route.status}"
     chunk = _validator(f"{place}/content/text~1event-stream/x-octavo-event")
-    error = _validator("#/components/schemas/Error")
+    error = _validator(f"#/components/schemas/{manner_of(route.path).error.__name__}")
     for block in text.split("\n\n"):
         data = block.partition("data: ")[2]
         if data.startswith("{"):

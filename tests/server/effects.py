@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.server.dialects import events_of, message_of, response_of
 from tests.server.site import parse_events
 
 ABSENT = ...
@@ -32,6 +33,10 @@ class Answered:
     def of(cls, response: httpx.Response) -> "Answered":
         if response.headers["content-type"] == "application/json":
             return cls(response.status_code, response.headers, response.json())
+        if response.text.startswith("event: "):
+            events = events_of(response.text)
+            made = response_of(events) if events[0]["type"] == "response.created" else message_of(events)
+            return cls(response.status_code, response.headers, made, events)
         streamed = parse_events(response.status_code, response.headers, response.text)
         assert streamed.done and not streamed.errors
         return cls(response.status_code, response.headers, gathered(streamed.chunks), streamed.chunks)
@@ -40,7 +45,7 @@ class Answered:
     def seen(self) -> Any:
         """All that depends on what was asked; not on when it was, or what is cached."""
         headers = {name: value for name, value in self.headers.items() if name in _TOLD}
-        return self.status, headers, {key: value for key, value in self.body.items() if key not in _MOMENTARY}
+        return self.status, headers, _lasting(self.body)
 
     @property
     def choices(self) -> list[dict[str, Any]]:
@@ -48,7 +53,14 @@ class Answered:
 
     @property
     def texts(self) -> list[str]:
-        return [each["text"] if "text" in each else each["message"]["content"] for each in self.choices]
+        """Of each choice; in protocols that have blocks, of all that are text together."""
+        if "output" in self.body:
+            parts = [part for item in self.body["output"] for part in item.get("content", ())]
+        elif "content" in self.body:
+            parts = self.body["content"]
+        else:
+            return [each["text"] if "text" in each else each["message"]["content"] for each in self.choices]
+        return ["".join(part["text"] for part in parts if "text" in part)]
 
     @property
     def logprobs(self) -> Any:
@@ -56,15 +68,34 @@ class Answered:
 
     @property
     def num_tokens(self) -> int:
-        return self.body["usage"]["completion_tokens"]
+        usage = self.body["usage"]
+        return usage["output_tokens"] if "output_tokens" in usage else usage["completion_tokens"]
+
+    @property
+    def num_prompt(self) -> int:
+        """Of a prompt, however it is told."""
+        usage = self.body.get("usage", self.body)
+        if "tokens" in usage:
+            return len(usage["tokens"])
+        if "prompt_tokens" in usage:
+            return usage["prompt_tokens"]
+        return usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
 
     @property
     def num_cached(self) -> int:
-        return self.body["usage"]["prompt_tokens_details"]["cached_tokens"]
+        usage = self.body["usage"]
+        if "cache_read_input_tokens" in usage:
+            return usage["cache_read_input_tokens"]
+        details = "input_tokens_details" if "input_tokens_details" in usage else "prompt_tokens_details"
+        return usage[details]["cached_tokens"]
 
     @property
     def error(self) -> dict[str, Any]:
-        return self.body["error"]
+        """Where its form has no place for the field at fault, the message begins with that."""
+        error = self.body["error"]
+        return (
+            error if "param" in error else {**error, "param": error["message"].split(" ")[0].rstrip(":"), "code": None}
+        )
 
 
 def gathered(chunks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -98,7 +129,21 @@ def _add(choice: dict[str, Any], part: dict[str, Any]) -> None:
 
 
 _TOLD = ("x-octavo-max-tokens", "x-octavo-unknown-fields", "content-type")
-_MOMENTARY = ("id", "created", "usage", "expires_in", "miss", "cached_tokens", "computed_tokens", "cached_text")
+_MOMENTARY = (
+    *("id", "created", "usage", "expires_in", "miss", "cached_tokens", "computed_tokens", "cached_text"),
+    *("created_at", "completed_at", "call_id", "request_id"),
+)
+
+
+def _lasting(value: Any) -> Any:
+    """Without what is new each time."""
+    if isinstance(value, list):
+        return [_lasting(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _lasting(each) for key, each in value.items() if key not in _MOMENTARY}
+
+
 Shown = Callable[[Answered, Answered], bool]
 """Does the first answer, with the field, beside the second, without it, show what the field does?"""
 
@@ -122,10 +167,17 @@ class Endpoint:
     path: str
     body: Fields
     effects: Mapping[str, Effect]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the tables call a field -> what it is called here."""
+    streamed: Fields = field(default_factory=lambda: {"stream": True, "stream_options": {"include_usage": True}})
+    """What asks for a stream of which nothing is missing."""
+    needs: Mapping[str, Fields] = field(default_factory=dict)
+    """What a field has no meaning without."""
 
     def request(self, effect: Effect, name: str, value: Any) -> dict[str, Any]:
         """The body with the field `name` set to `value`, or without it."""
-        body = {**self.body, **effect.among, name: value}
+        among = {self.names.get(name, name): each for name, each in effect.among.items()}
+        body = {**self.body, **among, name: value}
         return {name: each for name, each in body.items() if not isinstance(each, EllipsisType)}
 
 
@@ -246,8 +298,8 @@ GENERATION: Mapping[str, Effect] = {
     "stream": Effect(True, lambda given, other: given.headers["content-type"] != other.headers["content-type"]),
     "cache_salt": Effect("another", lambda salted, plain: salted.num_cached == 0 < plain.num_cached),
     "priority": Effect(1, refused("--scheduling-policy")),
-    "truncate_prompt_tokens": Effect(3, given(lambda it: it.body["usage"]["prompt_tokens"] == 3)),
-    "request_id": Effect("mine", given(lambda it: it.body["id"].endswith("-mine"))),
+    "truncate_prompt_tokens": Effect(3, given(lambda it: it.num_prompt == 3)),
+    "request_id": Effect("mine", given(lambda it: it.body["id"][-5:] in ("-mine", "_mine"))),
 }
 SAMPLING: Mapping[str, Effect] = {
     **GENERATION,
@@ -316,6 +368,9 @@ CALLING: Fields = {"tools": TOOLS, "max_tokens": 100}
 def called(answer: Answered) -> list[str]:
     if answer.status != 200:
         return []
+    blocks = answer.body.get("output", answer.body.get("content"))
+    if blocks is not None:
+        return [block["name"] for block in blocks if "name" in block]
     calls = answer.choices[0]["message"].get("tool_calls") or ()
     return [call["function"]["name"] for call in (calls.values() if isinstance(calls, dict) else calls)]
 
@@ -327,11 +382,7 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
 def prompt(is_so: Callable[[int, int], bool]) -> Shown:
     """About the length of the prompt with the field, and without it."""
 
-    def length(answer: Answered) -> int:
-        body = answer.body
-        return body["usage"]["prompt_tokens"] if "usage" in body else len(body["tokens"])
-
-    return lambda given, other: is_so(length(given), length(other))
+    return lambda given, other: is_so(given.num_prompt, other.num_prompt)
 
 
 def longer(given: int, other: int) -> bool:
@@ -434,9 +485,26 @@ PINS: Mapping[str, Effect] = {
     ),
     "ttl": Effect(10, given(lambda it: it.body["expires_in"] <= 10)),
 }
+BEAMED: Fields = {"use_beam_search": True, "seed": None}
+ECHOED: Fields = {"echo": True}
 ENDPOINTS = (
-    Endpoint("/v1/completions", {"prompt": PROMPT, "max_tokens": 8, "seed": 3}, COMPLETIONS),
-    Endpoint("/v1/chat/completions", {"messages": [USER], "max_tokens": 8, "seed": 3}, CHAT),
+    Endpoint(
+        "/v1/completions",
+        {"prompt": PROMPT, "max_tokens": 8, "seed": 3},
+        COMPLETIONS,
+        needs={"length_penalty": BEAMED, "max_tokens": ECHOED, "max_completion_tokens": ECHOED},
+    ),
+    Endpoint(
+        "/v1/chat/completions",
+        {"messages": [USER], "max_tokens": 8, "seed": 3},
+        CHAT,
+        needs={
+            "length_penalty": BEAMED,
+            "top_logprobs": LOGPROBS,
+            "max_tokens": {**ECHOED, **CONTINUED},
+            "max_completion_tokens": {**ECHOED, **CONTINUED},
+        },
+    ),
     Endpoint("/tokenize", {"prompt": PROMPT}, TOKENIZE),
     Endpoint(
         "/detokenize",

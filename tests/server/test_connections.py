@@ -10,10 +10,16 @@ import pytest
 
 from octavo.core.types import FinishReason
 from octavo.models.checkpoint import Checkpoint
+from tests.server.dialects import events_of
 from tests.server.site import NUM_BLOCKS, PATIENCE_S, Gate, Site, parse_events, running
 
 LONG = {"prompt": "the", "max_tokens": 200, "ignore_eos": True}
 Gated = tuple[Site, Gate]
+USER = [{"role": "user", "content": "the"}]
+DIALECTS: dict[str, dict[str, Any]] = {
+    "/v1/responses": {"input": "the", "max_output_tokens": 200, "ignore_eos": True},
+    "/v1/messages": {"messages": USER, "max_tokens": 200, "ignore_eos": True},
+}
 
 
 def aborted(site: Site) -> int:
@@ -38,6 +44,18 @@ def test_a_running_request_ends_with_its_connection(gated: Gated, stream: bool, 
     site.until(lambda: idle(site))
     assert aborted(site) == n
     assert site.app.service.meters.generation_tokens < 10 * n
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_a_running_request_ends_with_its_connection_in_each_protocol(gated: Gated, path: str) -> None:
+    site, gate = gated
+    for round_, stream in enumerate((False, True), 1):
+        with site.opened(path, {**DIALECTS[path], "stream": stream}):
+            site.until(lambda: site.app.service.duty.in_flight == 1)
+            site.until(lambda: gate.let(1) or site.app.service.meters.gauges.num_running == 1)
+        site.until(lambda: site.app.service.duty.in_flight == 0)
+        site.until(lambda: gate.let(1) or idle(site))
+        assert aborted(site) == round_
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -110,6 +128,9 @@ BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/completions", {"prompt": "x" * 100, "max_tokens": 5, "best_of": 3, "temperature": 1.0}),
     ("/v1/completions", {"prompt": "x", "max_tokens": 5, "structured_outputs": {"choice": ["yes", "no"]}}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 30, "stop": "e"}),
+    ("/v1/responses", {"input": "hello", "max_output_tokens": 30}),
+    ("/v1/messages", {"messages": USER, "max_tokens": 30, "stop_sequences": ["e"]}),
+    ("/v1/messages/count_tokens", {"messages": USER}),
 )
 
 
@@ -130,17 +151,31 @@ def test_three_hundred_clients_that_leave_at_random_leave_nothing(site: Site) ->
     assert site.complete("x", max_tokens=1).status_code == 200
 
 
-def test_a_silent_stream_is_kept_alive(gated: Gated) -> None:
-    """Comments come while the first step takes long, and the text is not changed by them."""
+@pytest.mark.parametrize(
+    ("path", "body", "word", "first"),
+    [
+        ("/v1/completions", LONG, b": keep-alive\n\n", b"data: {"),
+        ("/v1/responses", DIALECTS["/v1/responses"], b": keep-alive\n\n", b"event: response.created\n"),
+        (
+            "/v1/messages",
+            DIALECTS["/v1/messages"],
+            b'event: ping\ndata: {"type":"ping"}\n\n',
+            b"event: message_start\n",
+        ),
+    ],
+)
+def test_a_silent_stream_is_kept_alive(gated: Gated, path: str, body: Any, word: bytes, first: bytes) -> None:
+    """Comments or pings come while the first step takes long, and the answer begins behind them."""
     site, gate = gated
     site.app.service.keep_alive_s = 0.02
-    with site.opened("/v1/completions", {**LONG, "stream": True}) as sock:
+    with site.opened(path, {**body, "stream": True}) as sock:
         head = b""
-        while head.count(b": keep-alive\n\n") < 2:
+        while head.count(word) < 2:
             head += sock.recv(4096)
-        assert head.startswith(b"HTTP/1.1 200 OK\r\n") and b"data:" not in head
-        gate.let(1)
-        while b"data:" not in head:
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n") and first not in head
+        site.until(lambda: site.app.service.duty.in_flight == 1)
+        while first not in head:
+            gate.let(1)
             head += sock.recv(4096)
 
 
@@ -169,6 +204,50 @@ def test_a_failed_step_ends_a_stream_with_an_error_and_nothing_else(gated: Gated
     assert [error["code"] for error in streamed.errors] == ["generation_failed"]
     assert streamed.errors == [streamed.chunks[-1]["error"]]
     assert all(streamed.finish(index) == [] for index in range(n))
+
+
+def failing(gated: Gated, path: str) -> httpx.Response:
+    """A stream whose fourth step fails, or the one after."""
+    site, gate = gated
+    wait = in_thread(lambda: site.post(path, {**DIALECTS[path], "stream": True}))
+    site.until(lambda: gate.let(1) or site.app.service.meters.generation_tokens >= 3)
+    gate.failure = RuntimeError("the kernel tripped")
+    gate.let(1)
+    return wait()
+
+
+def test_a_failed_step_fails_a_response(gated: Gated) -> None:
+    """What came stays, as incomplete; and OpenAI's client does not take it for an answer."""
+    events = events_of(failing(gated, "/v1/responses").text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events if event["type"].startswith("response.completed")] == []
+    last = events[-1]
+    assert last["type"] == "response.failed" and last["response"]["status"] == "failed"
+    assert last["response"]["error"]["code"] == "server_error"
+    assert "the kernel tripped" in last["response"]["error"]["message"]
+    (item,) = last["response"]["output"]
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert item["status"] == "incomplete" and item["content"][0]["text"] == text != ""
+
+
+def test_a_failed_step_ends_a_message_with_an_error(gated: Gated) -> None:
+    """There is no reason why it stopped, and no stop."""
+    response = failing(gated, "/v1/messages")
+    *events, last = events_of(response.text)
+    assert {event["type"] for event in events} == {"message_start", "content_block_start", "content_block_delta"}
+    assert last["type"] == "error" and last["error"]["type"] == "api_error"
+    assert "the kernel tripped" in last["error"]["message"]
+    assert last["request_id"] == response.headers["request-id"]
+
+
+def test_a_failure_before_the_first_token_has_a_status_and_the_protocols_form(gated: Gated) -> None:
+    site, gate = gated
+    for path, body in DIALECTS.items():
+        gate.failure = RuntimeError("the kernel tripped")
+        gate.let(1)
+        response = site.post(path, {**body, "stream": True})
+        kind = "api_error" if path == "/v1/messages" else "server_error"
+        assert response.status_code == 500 and response.json()["error"]["type"] == kind
 
 
 def die(site: Site) -> None:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.server.anthropic.schema import CountRequest, MessagesRequest
 from octavo.server.openai.body import MAX_DEPTH
 from octavo.server.openai.fields import NOT_YET
+from octavo.server.openai.response_schema import ResponsesRequest
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, TokenizeRequest
 from tests.server.site import Site
 
@@ -21,6 +23,10 @@ JSON = {"content-type": "application/json"}
 def error_of(response: httpx.Response) -> dict[str, Any]:
     assert response.headers["content-type"] == "application/json"
     body = response.json()
+    if response.url.path.startswith("/v1/messages"):
+        assert body["type"] == "error" and body["request_id"] == response.headers["request-id"]
+        assert set(body["error"]) == {"type", "message"} and body["error"]["message"]
+        return body["error"]
     assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
     assert body["error"]["message"] and isinstance(body["error"]["code"], str)
     return body["error"]
@@ -325,7 +331,8 @@ values = st.recursive(
 def bodies(kind: Any, **base: Any) -> st.SearchStrategy[dict[str, Any]]:
     """Bodies with some fields of `kind` set to anything."""
     fields = st.dictionaries(st.sampled_from(sorted(kind.model_fields)), values, max_size=3)
-    return fields.map(lambda given: {**base, "max_tokens": 2, "n": 1, **given})
+    known = {"max_tokens": 2, "n": 1} if kind is not ResponsesRequest else {}
+    return fields.map(lambda given: {**known, **base, **given})
 
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -333,6 +340,9 @@ requests = st.one_of(
     st.tuples(st.just("/v1/completions"), bodies(CompletionRequest, prompt="x")),
     st.tuples(st.just("/v1/chat/completions"), bodies(ChatRequest, messages=MESSAGES)),
     st.tuples(st.just("/tokenize"), bodies(TokenizeRequest, prompt="x")),
+    st.tuples(st.just("/v1/responses"), bodies(ResponsesRequest, input="x", max_output_tokens=2)),
+    st.tuples(st.just("/v1/messages"), bodies(MessagesRequest, messages=MESSAGES)),
+    st.tuples(st.just("/v1/messages/count_tokens"), bodies(CountRequest, messages=MESSAGES)),
 )
 
 
@@ -374,6 +384,13 @@ def within(field: Any) -> list[dict[str, Any]]:
 
 PING = {"type": "function", "function": {"name": "ping"}}
 TOOLS = {"type": "function", "function": {"name": "f", "parameters": HOLE}}
+ITEMS_WITH = [("message", "content"), ("function_call", "arguments"), ("function_call_output", "output")]
+BLOCKS_WITH: list[tuple[str, Any]] = [
+    ("user", HOLE),
+    ("user", {"type": "text", "text": "x", "cache_control": HOLE}),
+    ("user", {"type": "tool_result", "tool_use_id": "1", "content": HOLE}),
+    ("assistant", {"type": "tool_use", "id": "1", "name": "f", "input": {"a": HOLE}}),
+]
 PLACES: list[tuple[str, dict[str, Any]]] = [
     *(("/v1/completions", {"prompt": "x", name: HOLE}) for name in [*CompletionRequest.model_fields, "zz"]),
     *(("/v1/chat/completions", {"messages": MESSAGES, name: HOLE}) for name in [*ChatRequest.model_fields, *NOT_YET]),
@@ -387,6 +404,17 @@ PLACES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "x", "logit_bias": {"5": HOLE}}),
     ("/v1/completions", {"prompt": "x", "stream": True, "stream_options": {"include_usage": HOLE}}),
     *(("/v1/completions", {"prompt": "x", name: [HOLE]}) for name in ("prompt", "stop", "stop_token_ids")),
+    *(
+        ("/v1/responses", {"input": "x", name: HOLE})
+        for name in ("input", "tools", "text", "reasoning", "metadata", "zz")
+    ),
+    *(("/v1/responses", {"input": [{"type": kind, name: HOLE}]}) for kind, name in ITEMS_WITH),
+    ("/v1/responses", {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": QUOTED}]}),
+    *(
+        ("/v1/messages", {"messages": MESSAGES, name: HOLE})
+        for name in ("messages", "system", "tools", "thinking", "zz")
+    ),
+    *(("/v1/messages", {"messages": [{"role": role, "content": [block]}]}) for role, block in BLOCKS_WITH),
 ]
 
 
@@ -426,10 +454,40 @@ messages = st.lists(
 )
 
 
-@given(messages)
+KINDS = [
+    "message",
+    "function_call",
+    "function_call_output",
+    "input_text",
+    "output_text",
+    "text",
+    "tool_use",
+    "tool_result",
+]
+NAMES = ["type", "text", "id", "call_id", "tool_use_id", "name", "arguments", "input", "output", "content", "is_error"]
+parts = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(KINDS) | values, max_size=5)
+typed = st.lists(
+    st.dictionaries(
+        st.sampled_from([*NAMES, "role"]),
+        st.sampled_from([*KINDS, "user", "assistant"]) | st.lists(parts, max_size=2) | values,
+        max_size=5,
+    ),
+    max_size=3,
+)
+
+
+@given(messages, typed)
 @settings(deadline=None)
-def test_no_conversation_is_the_servers_fault(site: Site, messages: list[dict[str, Any]]) -> None:
-    response = site.chat(messages, max_tokens=1)
-    assert response.status_code in (200, 400), response.text
-    if response.status_code == 400:
-        error_of(response)
+def test_no_conversation_is_the_servers_fault(
+    site: Site, messages: list[dict[str, Any]], typed: list[dict[str, Any]]
+) -> None:
+    turns = [{"role": part.get("role", "user"), "content": typed} for part in typed]
+    for response in (
+        site.chat(messages, max_tokens=1),
+        site.post("/v1/responses", {"input": typed, "max_output_tokens": 1}),
+        site.post("/v1/messages", {"messages": typed, "max_tokens": 1}),
+        site.post("/v1/messages", {"messages": turns, "max_tokens": 1}),
+    ):
+        assert response.status_code in (200, 400), response.text
+        if response.status_code == 400:
+            error_of(response)

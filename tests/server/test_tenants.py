@@ -94,7 +94,9 @@ def test_what_shows_others_is_for_operators(shared: Site) -> None:
 
 def test_every_route_that_generates_is_counted() -> None:
     posts = {route.path for route in ROUTES if route.method == "POST" and route.path.startswith("/v1/")}
-    assert posts | {"/octavo/v1/pins"} == {route.path for route in ROUTES if route.generates}
+    assert posts - {"/v1/messages/count_tokens"} | {"/octavo/v1/pins"} == {
+        route.path for route in ROUTES if route.generates
+    }
 
 
 PROMPT = "a prompt that fills some blocks of the cache"

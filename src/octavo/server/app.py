@@ -13,7 +13,7 @@ from octavo.engine.client import EngineClient, EngineDead
 from octavo.server import openapi
 from octavo.server.auth import check_operator
 from octavo.server.exchange import HEADERS, ClientGone, Exchange, Receive, Scope, Send
-from octavo.server.openai.errors import ApiError, engine_dead, failed
+from octavo.server.openai.errors import ApiError, engine_dead, internal_error
 from octavo.server.routes import ROUTES, Handler, Route, meant
 from octavo.server.service import Service
 from octavo.server.visits import NO_ROUTE
@@ -73,7 +73,8 @@ class App:
             await exchange.refuse(engine_dead(error))
         except Exception:
             log.exception("%s %s failed in the server (request %s)", exchange.method, _shown(exchange), exchange.id)
-            await self._apologise(exchange)
+            if not exchange.status:
+                await exchange.refuse(internal_error())
         finally:
             self._note(exchange)
 
@@ -110,10 +111,6 @@ class App:
         """The path of the table that takes this one with it; empty: there is none."""
         parents = (parent for parent in self._routes if parent.endswith("/"))
         return next((parent for parent in parents if path.startswith(parent) and parent != path), "")
-
-    async def _apologise(self, exchange: Exchange) -> None:
-        if not exchange.status:
-            await exchange.refuse(failed("something went wrong in the server: its log says what", "internal_error"))
 
 
 def _through_door(route: Route) -> Handler:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import TYPE_CHECKING, Any
 
 from octavo.config.tenants import NOBODY, Tenant
+from octavo.server.manners import manner_of
 from octavo.server.openai.errors import ApiError
 from octavo.server.visits import NO_ROUTE
 
@@ -22,6 +23,7 @@ Header = tuple[bytes, bytes]
 
 HEADERS: Mapping[str, str] = {
     "x-request-id": "the request's own, where it can be echoed as it is, or one that was drawn",
+    "request-id": "the same, where Anthropic's clients look for it: below /v1/messages",
     "x-octavo-seed": "the seed that was used, also where none was given",
     "x-octavo-max-tokens": "the most tokens that could be generated, where the context had no room for what was asked",
     "x-octavo-unknown-fields": "names in the body that nobody knows, quoted as in a URL",
@@ -77,6 +79,8 @@ class Exchange:
         self.id = _request_id(self.headers.get(b"x-request-id"))
         self.replied: list[Header] = [(b"x-request-id", self.id.encode())]
         """Headers of the answer that are known so far."""
+        if (id_header := manner_of(self.path).id_header) != "x-request-id":
+            self.header(id_header, self.id)
         self.route = NO_ROUTE
         """The path in the app's table that the request is for."""
         self.status = 0
@@ -135,7 +139,8 @@ class Exchange:
     async def refuse(self, error: ApiError) -> None:
         """The error as the whole answer."""
         self.error = error
-        await self.reply(error.status, error.body(), headers=error.headers)
+        body = manner_of(self.path).error_body(error, self.id)
+        await self.reply(error.status, body, headers=error.headers)
 
     async def start(self, status: int, headers: list[Header]) -> None:
         self.status = status

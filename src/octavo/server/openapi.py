@@ -7,6 +7,7 @@ import msgspec
 
 from octavo import __version__
 from octavo.server.exchange import HEADERS
+from octavo.server.manners import manner_of
 from octavo.server.openai.codes import CODES
 from octavo.server.openai.schema import Body
 from octavo.server.shapes import Error
@@ -46,7 +47,11 @@ _RETRY_AFTER = {"description": "Seconds after which it should work.", "schema": 
 def describe(routes: "Iterable[Route]") -> dict[str, Any]:
     """The OpenAPI 3.1 document of these routes."""
     schemas: dict[str, Any] = {}
-    error = _shape(Error, schemas)
+    errors = dict.fromkeys(manner_of(route.path).error for route in routes)
+    told = {error: _shape(error, schemas) for error in errors}
+    problems = {
+        _problem_name(status, error): _problem(status, schema) for error, schema in told.items() for status in _STATUSES
+    }
     schemas["Problem"]["properties"]["code"]["enum"] = list(CODES)
     paths: dict[str, Any] = {}
     for route in routes:
@@ -58,7 +63,7 @@ def describe(routes: "Iterable[Route]") -> dict[str, Any]:
         "security": [{}, {"bearer": []}, {"x-api-key": []}],
         "components": {
             "schemas": schemas,
-            "responses": {str(status): _problem(status, error) for status in _STATUSES},
+            "responses": problems,
             "headers": {name: {"description": text, "schema": {"type": "string"}} for name, text in HEADERS.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -70,7 +75,9 @@ def describe(routes: "Iterable[Route]") -> dict[str, Any]:
 
 def _operation(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
     answer = {"description": _sentence(route.answer), "headers": _headers(route), "content": _content(route, schemas)}
-    problems = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _problems(route)}
+    error = manner_of(route.path).error
+    names = {status: _problem_name(status, error) for status in _problems(route)}
+    problems = {str(status): {"$ref": f"#/components/responses/{name}"} for status, name in names.items()}
     operation: dict[str, Any] = {
         "summary": (route.handler.__doc__ or "").strip().split("\n")[0],
         "operationId": getattr(route.handler, "__name__", route.path),
@@ -98,7 +105,7 @@ def _problems(route: "Route") -> list[int]:
 
 
 def _headers(route: "Route") -> dict[str, Any]:
-    names = ["x-request-id"]
+    names = list(dict.fromkeys(["x-request-id", manner_of(route.path).id_header]))
     if route.body is not None:
         names.append("x-octavo-unknown-fields")
     if route.generates and route.events is not None:
@@ -116,14 +123,18 @@ def _content(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
         return {_EVENTS: _events(route, text, schemas)}
     content: dict[str, Any] = {route.media: {"schema": _shape(route.answer, schemas)}}
     if route.events is not None:
-        text = "With `stream: true`: events of the form `data: {...}`, the last one `data: [DONE]`, and comments."
-        content[_EVENTS] = _events(route, text, schemas)
+        content[_EVENTS] = _events(route, f"With `stream: true`: {route.framing}.", schemas)
     return content
 
 
 def _events(route: "Route", text: str, schemas: dict[str, Any]) -> dict[str, Any]:
     event = _shape(route.events, schemas)
     return {"schema": {"type": "string", "description": text}, "x-octavo-event": event}
+
+
+def _problem_name(status: int, error: Any) -> str:
+    """The status alone for OpenAI's form, which is that of most routes."""
+    return str(status) if error is Error else f"{error.__name__}{status}"
 
 
 def _problem(status: int, error: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -39,11 +39,13 @@ def reference() -> str:
     schemas = document["components"]["schemas"]
     bodies = {route.body: schemas[route.body.__name__] for route in ROUTES if route.body is not None}
     shared = {kind: schema for kind, schema in bodies.items() if issubclass(kind, Sampling)}
+    first = next(iter(shared.values()))
+    told = {**{name: first["properties"][name] for name in Sampling.model_fields}, **first[REFUSED]}
     parts = {name: schemas[name] for body in bodies.values() for name in _named_in(body["properties"], schemas)}
     sections = (
         _routes(document),
         _all_that_generate(shared.values()),
-        *(_body(schema, Sampling.model_fields if kind in shared else ()) for kind, schema in bodies.items()),
+        *(_body(schema, told) if kind in shared else _other(schema, told) for kind, schema in bodies.items()),
         ("", "## Parts of bodies"),
         *(_part(name, schema) for name, schema in parts.items()),
         _events(document),
@@ -68,17 +70,31 @@ def _all_that_generate(bodies: Iterable[Schema]) -> Iterator[str]:
     first, *others = bodies
     yield from ("", f"## {' and '.join(_sentence(body) for body in (first, *others))}", "", *_FIELDS)
     yield from _rows(first, Sampling.model_fields)
+    alone = [name for name in first[REFUSED] if not all(name in other[REFUSED] for other in others)]
+    yield from _refused(first[REFUSED], {name: f" (only in {_sentence(first)})" for name in alone})
+
+
+def _refused(refused: Schema, remarks: Mapping[str, str]) -> Iterator[str]:
     yield from ("", _REFUSED, "", "| field | why | taken |", "|---|---|---|")
-    for name, known in first[REFUSED].items():
-        only = "" if all(name in other[REFUSED] for other in others) else f" (only in {_sentence(first)})"
+    for name, known in refused.items():
         taken = ", ".join(_json(value) for value in known["taken"] if value is not None)
-        yield f"| `{name}`{only} | {_cell(known['why'])} | {taken} |"
+        yield f"| `{name}`{remarks.get(name, '')} | {_cell(known['why'])} | {taken} |"
 
 
-def _body(schema: Schema, told: Collection[str]) -> Iterator[str]:
+def _body(schema: Schema, told: Schema) -> Iterator[str]:
     """A body's fields, but for those that were told of."""
-    yield from ("", f"## {_sentence(schema)}{': beside those' if told else ''}", "", *_FIELDS)
-    yield from _rows(schema, [name for name in schema["properties"] if name not in told])
+    fields = schema["properties"]
+    new = [name for name in fields if fields[name] != told.get(name)]
+    yield from ("", f"## {_sentence(schema)}{': beside those' if len(new) < len(fields) - 1 else ''}", "", *_FIELDS)
+    yield from _rows(schema, new)
+
+
+def _other(schema: Schema, told: Schema) -> Iterator[str]:
+    """The same of another protocol, and what it refuses by itself."""
+    yield from _body(schema, told)
+    refused = {name: known for name, known in schema.get(REFUSED, {}).items() if known != told.get(name)}
+    if refused:
+        yield from _refused(refused, {})
 
 
 def _part(name: str, schema: Schema) -> Iterator[str]:
@@ -176,6 +192,7 @@ def _headers() -> Iterator[str]:
 def _codes() -> Iterator[str]:
     yield from ("", "## Errors", "")
     yield '`{"error": {"message", "type", "param", "code"}}`, as a body or as the last event of a stream that failed.'
+    yield 'Below `/v1/messages`: `{"type": "error", "error": {"type", "message"}, "request_id"}`.'
     yield "`octavo explain error CODE` says the same."
     yield from ("", "| code | status | when | what to do |", "|---|---|---|---|")
     for name, code in CODES.items():

@@ -5,9 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.server import caching, documentation, observing, operations, pinning, shapes, state_shapes
+from octavo.server.anthropic import messages
+from octavo.server.anthropic.schema import CountRequest, MessagesRequest
+from octavo.server.anthropic.shapes import Message, MessageEvent, TokenCount
 from octavo.server.exchange import Exchange
 from octavo.server.exposition import CONTENT_TYPE
-from octavo.server.openai import chat, completions, models, tokenize
+from octavo.server.openai import chat, completions, models, responses, tokenize
+from octavo.server.openai.response_schema import ResponsesRequest
+from octavo.server.openai.response_shapes import Response, ResponseEvent
 from octavo.server.openai.schema import (
     Body,
     ChatRequest,
@@ -20,6 +25,8 @@ from octavo.server.openai.schema import (
 from octavo.server.service import Service
 from octavo.server.telling import AnyTold
 
+CHUNKS = "events of the form `data: {...}`, the last one `data: [DONE]`, and comments"
+NAMED = "events of the form `event: TYPE` and `data: {...}`, and what keeps a connection that is silent"
 Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
@@ -39,6 +46,8 @@ class Route:
     """It makes the engine work, and so counts as one that runs or waits."""
     events: Any = None
     """What an event is, where the answer may come as a stream of them."""
+    framing: str = CHUNKS
+    """How such a stream is written, in words."""
     status: int = 200
     media: str = "application/json"
     queries: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -81,6 +90,27 @@ ROUTES = (
         generates=True,
         events=shapes.CompletionChunk,
     ),
+    Route(
+        "POST",
+        "/v1/responses",
+        responses.create_response,
+        Response,
+        ResponsesRequest,
+        generates=True,
+        events=ResponseEvent,
+        framing=NAMED,
+    ),
+    Route(
+        "POST",
+        "/v1/messages",
+        messages.create_message,
+        Message,
+        MessagesRequest,
+        generates=True,
+        events=MessageEvent,
+        framing=NAMED,
+    ),
+    Route("POST", "/v1/messages/count_tokens", messages.count_tokens, TokenCount, CountRequest),
     Route("POST", "/tokenize", tokenize.tokenize, shapes.Tokens, TokenizeRequest),
     Route("POST", "/detokenize", tokenize.detokenize, shapes.Text, DetokenizeRequest),
     Route("GET", "/tokenizer_info", tokenize.tokenizer_info, shapes.TokenizerInfo, problems=(503,)),

@@ -34,11 +34,11 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """The JSON object of the error: always the same four keys."""
-        error = {"message": _printable(self.message), "type": self.kind, "param": self.param, "code": self.code}
+        error = {"message": printable(self.message), "type": self.kind, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """`text` without lone surrogates, which are not UTF-8: a message may quote what the client sent."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -96,6 +96,11 @@ def engine_dead(error: Exception) -> ApiError:
 def failed(message: str, code: str = "generation_failed") -> ApiError:
     """500: this request was sound and could not be answered."""
     return ApiError(500, message, kind=SERVER, code=code)
+
+
+def internal_error() -> ApiError:
+    """500: a mistake of ours."""
+    return failed("something went wrong in the server: its log says what", "internal_error")
 
 
 _OWN_DOING = {"structured_outputs": "structured_outputs", "nothing_allowed": None}

@@ -20,7 +20,9 @@ _MOST_NAMED = 20
 _COUNTED = {
     "prompt": "max_prompts",
     "messages": "max_messages",
+    "input": "max_messages",
     "stop": "max_stop_strings",
+    "stop_sequences": "max_stop_strings",
     "logit_bias": "max_logit_bias",
 }
 """Fields that hold many of something -> the setting that says how many."""

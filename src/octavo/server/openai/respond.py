@@ -10,7 +10,7 @@ from typing import Protocol
 from octavo.core.plan import ScoredToken
 from octavo.server.exchange import EventStream, Exchange
 from octavo.server.openai.answer import Delta
-from octavo.server.openai.errors import ApiError, failed
+from octavo.server.openai.errors import ApiError, internal_error
 from octavo.server.openai.job import Job
 from octavo.server.openai.schema import Generation
 
@@ -123,5 +123,4 @@ async def _stream(exchange: Exchange, job: Job, wire: Wire) -> None:
             await _fail(exchange, wire, error)
         except Exception:
             log.exception("%s failed", exchange.id)
-            error = failed("something went wrong in the server: its log says what", "internal_error")
-            await _fail(exchange, wire, error)
+            await _fail(exchange, wire, internal_error())

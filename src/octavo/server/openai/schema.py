@@ -5,6 +5,7 @@ are in `fields.py`. What is in neither is unknown, and the client is told so.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -18,7 +19,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, core_schema
 
 from octavo.config.tenants import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from octavo.core.sampling import BOUNDS, SamplingParams
@@ -103,7 +104,7 @@ Early = Annotated[bool | str | None, PlainValidator(_early), WithJsonSchema(_EAR
 Bias = Annotated[dict[int, float] | None, PlainValidator(_bias), WithJsonSchema(_BIAS_SCHEMA)]
 
 
-class _FirstOnly(FailFast):
+class FirstOnly(FailFast):
     """One element at fault is enough: a list of a million others would make a million errors."""
 
     def __hash__(self) -> int:  # `| None` puts it into a set
@@ -111,9 +112,42 @@ class _FirstOnly(FailFast):
 
 
 ShortText = Annotated[str, StringConstraints(max_length=128)]
-Ids = Annotated[list[int], _FirstOnly()]
-Objects = Annotated[list[dict[str, Any]], _FirstOnly()]
+Ids = Annotated[list[int], FirstOnly()]
+Objects = Annotated[list[dict[str, Any]], FirstOnly()]
 Prompts = Annotated[list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+
+
+FUNCTION_NAME = r"^[A-Za-z0-9_.-]{1,128}$"
+
+
+def _content(value: object) -> str | list[dict[str, Any]]:
+    if isinstance(value, str) or (isinstance(value, list) and all(type(part) is dict for part in value)):
+        return value  # type: ignore[return-value]
+    raise wrong("a string or an array of objects", value)
+
+
+_CONTENT_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+Content = Annotated[str | list[dict[str, Any]], PlainValidator(_content), WithJsonSchema(_CONTENT_SCHEMA)]
+"""A text, or the parts of one."""
+
+
+class Only:
+    """For a field of a part of a body, of which these values and null ask for what happens anyway, and nothing else."""
+
+    def __init__(self, why: str, *neutral: Any) -> None:
+        self._known = Known(why, neutral)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [*({"const": value} for value in self._known.neutral), {"type": "null"}]}
+
+    def _checked(self, value: Any) -> Any:
+        if self._known.asks_for_nothing(value):
+            return value
+        allowed = " or ".join([*map(json.dumps, self._known.neutral), "null"])
+        raise wrong(f"{allowed} ({self._known.why})", value)
 
 
 def optional(description: str, means: Any = None, **schema: Any) -> Any:
@@ -200,7 +234,7 @@ class Function(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$", description="Letters, digits, `_`, `.` and `-`.")
+    name: str = Field(pattern=FUNCTION_NAME, description="Letters, digits, `_`, `.` and `-`.")
     description: str | None = optional("What it does: for the model.")
     parameters: dict[str, Any] | None = optional("A JSON Schema of the arguments, an object. None: it takes none.")
     strict: bool | None = optional("Arguments follow the schema also where the model chooses (tool_choice auto).")
@@ -226,7 +260,7 @@ class NamedTool(Part):
 
 class Allowed(Part):
     mode: Literal["auto", "required"] = Field(description="Whether one must be called.")
-    tools: Annotated[list[NamedTool], _FirstOnly()] = Field(min_length=1, description="The functions.")
+    tools: Annotated[list[NamedTool], FirstOnly()] = Field(min_length=1, description="The functions.")
 
 
 class AllowedTools(Part):
@@ -256,7 +290,7 @@ _FORMS = {
     "function": _NAMED,
     "allowed_tools": f'{{"type": "allowed_tools", "allowed_tools": {{"mode": ..., "tools": [{_NAMED}, ...]}}}}',
 }
-Tools = Annotated[list[Tool], _FirstOnly()]
+Tools = Annotated[list[Tool], FirstOnly()]
 ToolChoice = Annotated[
     str | NamedTool | AllowedTools | None,
     PlainValidator(
@@ -449,14 +483,18 @@ class DetokenizeRequest(Body):
 
 
 Model = TypeVar("Model", bound=Body)
+Object = TypeVar("Object", bound=BaseModel)
 
 
-def validate(kind: type[Model], value: dict[str, Any]) -> Model:
-    """`value` as a `kind`. Raises ApiError 400 that names the first field at fault and what it must be."""
+def validate(kind: type[Object], value: dict[str, Any], within: tuple[int | str, ...] = ()) -> Object:
+    """`value`, which lies `within` a body, as a `kind`.
+
+    Raises ApiError 400 that names the first field at fault and what it must be.
+    """
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise _explain(error) from None
+        raise _explain(error, within) from None
 
 
 _ALLOWED = {
@@ -472,9 +510,9 @@ _ALLOWED = {
 }
 
 
-def _explain(error: ValidationError) -> ApiError:
+def _explain(error: ValidationError, within: tuple[int | str, ...]) -> ApiError:
     first = error.errors(include_url=False)[0]
-    param = path_of(first["loc"])
+    param = path_of((*within, *first["loc"]))
     code, context, value = "invalid_type", first.get("ctx", {}), first["input"]
     if first["type"] == "missing":
         return ApiError(400, f"{param} is required", param=param, code="missing_required_parameter")

@@ -27,21 +27,21 @@ class ChunkWriter:
         opened = self._opened.get(index)
         if opened is None:
             opened = self._opened[index] = b'%b{"index":%d,%b' % (self._head, index, self._before)
-        return opened + _one_line(_encode(text)) + self._after
+        return opened + one_line(_encode(text)) + self._after
 
     def choice(self, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
         """A chunk with one choice and fields beside it."""
         if self._null_usage:
             more = {"usage": None, **more}
         rest = b"]," + _encode(more)[1:] if more else b"]}"
-        return self._head + _one_line(_encode(choice)) + rest + b"\n\n"
+        return self._head + one_line(_encode(choice)) + rest + b"\n\n"
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         """The last chunk, where it was asked for."""
         return self._head + b'],"usage":' + _encode(usage) + b"}\n\n"
 
 
-def _one_line(data: bytes) -> bytes:
+def one_line(data: bytes) -> bytes:
     """JSON in which nothing ends a line: some clients cut at what Unicode, not the protocol, calls a line's end."""
     if data.isascii():
         return data
@@ -55,4 +55,9 @@ _LINE_ENDS = tuple((end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\
 
 def error_event(body: bytes) -> bytes:
     """An error in the middle of a stream: the same object as without one. Nothing follows it."""
-    return b"data: " + _one_line(body) + b"\n\n"
+    return b"data: " + one_line(body) + b"\n\n"
+
+
+def named_event(name: str, data: bytes) -> bytes:
+    """An event of a protocol that names them."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), one_line(data))
