@@ -50,16 +50,26 @@ numbers = st.builds(
     st.sampled_from([0, 1, 7, 100.25, 1000]),
     st.sampled_from(["maximum", "exclusiveMaximum"]),
 )
+vast = st.builds(
+    lambda low, low_name, width, high_name: {"type": "integer", low_name: low, high_name: low + width},
+    st.sampled_from([2**53, 2**53 + 1, 2**63 - 2, 2**63, 2**64 - 1, -(2**63), -(2**63) - 1, 10**20, -(10**400)]),
+    st.sampled_from(["minimum", "exclusiveMinimum"]),
+    st.sampled_from([0, 1, 7, 10**19, 10**400]),
+    st.sampled_from(["maximum", "exclusiveMaximum"]),
+)
+"""Bounds that a double cannot hold, or 64 bits."""
 multiples = st.sampled_from([2, 3, 0.5, 10]).map(
     lambda step: {"type": "number", "multipleOf": step, "minimum": 0, "maximum": 100}
 )
 references = st.sampled_from([{"$ref": "#/$defs/list"}, {"$ref": "#/$defs/word"}])
-leaves = plain | enums | texts | numbers | multiples | references
+leaves = plain | enums | texts | numbers | vast | multiples | references
 
 
 @st.composite
 def objects(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, Any]:
-    properties = draw(st.dictionaries(st.sampled_from(["a", "b", "long name", "é", "x1", '"']), inner, max_size=3))
+    properties = draw(
+        st.dictionaries(st.sampled_from(["a", "b", "long name", "é", "x1", '"', "enum", "minimum"]), inner, max_size=3)
+    )
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema["required"] = [name for name in properties if draw(st.booleans())]
     if draw(st.integers(0, 3)):

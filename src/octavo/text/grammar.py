@@ -8,6 +8,11 @@ from octavo.text.lark import GrammarError, expression, quoted, schema_source, so
 from octavo.text.structural import structural_source
 
 _MOST_SHOWN = 300
+_ONE_OF = (
+    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf",
+    "oneOf of schemas that may hold at once is not supported: use anyOf",
+)
+"""What llguidance says to whoever calls it -> to whoever wrote the schema."""
 
 
 def source_of(output: StructuredOutput) -> str:
@@ -18,7 +23,7 @@ def source_of(output: StructuredOutput) -> str:
 def readable(message: str) -> str:
     """llguidance's message, without the source that it repeats."""
     lines = [line.strip() for line in message.replace("<non-verbose/>", "").splitlines() if not _repeats(line)]
-    text = "; ".join(filter(None, lines))
+    text = "; ".join(filter(None, lines)).replace(*_ONE_OF)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
