@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from octavo.engine.offload import Offload
     from octavo.models.checkpoint import Checkpoint, Vocabulary
     from octavo.server.app import App
+    from octavo.server.service import Service
     from octavo.text.chat import ChatTemplate
     from octavo.text.guide import Compiler
     from octavo.text.tokenizer import Tokenizer
@@ -464,6 +466,7 @@ def serve(config: Config, origins: Mapping[str, Origin] | None = None) -> int:
     the model has been opened (some 50 ms, in which the child is not ready either) and the port is ours. Raises
     CannotListen, LoadError, TemplateError, ConfigError, and CannotStart for what only the engine can know.
     """
+    beside = _beside_http(config)
     client = start_engine()
     try:
         from octavo.config import wire
@@ -476,7 +479,7 @@ def serve(config: Config, origins: Mapping[str, Origin] | None = None) -> int:
             client.setup(payload)
             engine = _watched(config, client, payload)
             app = _build_app(config, origins, engine, checkpoint)
-            return lifecycle.run(_serve(app, engine, config, sock))
+            return lifecycle.run(_serve(app, engine, config, sock, beside))
     finally:
         client.kill()
 
@@ -504,11 +507,30 @@ def _build_app(
     return build_app(client, tokenizer, template, config, origins)
 
 
-async def _serve(app: App, client: EngineClient, config: Config, sock: socket.socket) -> int:
+_Beside = Callable[["Service"], AbstractAsyncContextManager[object]]
+"""What else listens while a service is served."""
+
+
+def _beside_http(config: Config) -> _Beside:
+    """Health checks over gRPC, where they are asked for. Raises ConfigError where their packages are not installed."""
+    if not config.server.grpc:
+        return nullcontext
+    try:
+        from octavo.server.health_grpc import answering
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("grpc"):
+            raise
+        missing = f"grpc needs a package that is not installed ({error.name})"
+        raise ConfigError(f"{missing}: pip install 'octavo[grpc]'; or go without --grpc") from error
+    return answering
+
+
+async def _serve(app: App, client: EngineClient, config: Config, sock: socket.socket, beside: _Beside) -> int:
     from octavo.server import lifecycle
 
     try:
-        return await lifecycle.serve(app, client, config.server, sock)
+        async with beside(app.service):
+            return await lifecycle.serve(app, client, config.server, sock)
     finally:
         app.service.trials.close()
         await client.close()

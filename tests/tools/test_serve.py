@@ -1,6 +1,8 @@
 """`octavo serve` where it cannot: one line and a status. What it serves is tested in tests/system."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,18 @@ def test_a_chat_template_that_is_not_there(tiny_gguf: Path, capsys: Capture) -> 
 def test_what_only_the_engine_can_know(tiny_gguf: Path, capsys: Capture, words: list[str], message: str) -> None:
     line = refused(capsys, str(tiny_gguf), "--port", "0", *words, start="octavo serve: cannot start: ")
     assert message in line
+
+
+def test_packages_of_an_extra_that_are_not_here(
+    tiny_gguf: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "octavo.server.health_grpc", raising=False)
+    line = refused(capsys, str(tiny_gguf), "--port", "0", "--grpc")
+    assert "(grpc): pip install 'octavo[grpc]'; or go without --grpc" in line
+
+
+def test_grpc_costs_nothing_where_it_is_not_asked_for() -> None:
+    script = "import sys, octavo.boot, octavo.server.app, octavo.server.lifecycle; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert "octavo.server.app" in loaded and "grpc" not in loaded

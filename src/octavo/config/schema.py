@@ -333,6 +333,10 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8000, help="TCP port to listen on; 0 lets the system choose", at_least=0, at_most=65535)
+    grpc: bool = option(
+        False, help="answer the standard health checks over gRPC too, on --grpc-port (pip install 'octavo[grpc]')"
+    )
+    grpc_port: int = option(50051, help="TCP port of --grpc; 0 lets the system choose", at_least=0, at_most=65535)
     api_key: tuple[str, ...] = option(
         (), help="keys that clients must send one of; none: no key is asked for", secret=True, check=_keys
     )
@@ -409,6 +413,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
+        if self.grpc and self.grpc_port == self.port != 0:
+            raise ConfigError(f"port and grpc_port are both {self.port}: HTTP and gRPC need one each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

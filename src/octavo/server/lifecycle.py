@@ -42,26 +42,30 @@ class CannotListen(OSError):
 
 def listen(config: ServerConfig) -> socket.socket:
     """A listening socket on the configured address: to be made before the model is loaded. Raises CannotListen."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((config.host, config.port))
-        sock.listen(2048)
-    except (OSError, UnicodeError) as error:
-        sock.close()
-        raise CannotListen(_why(config, error)) from error
+    sock = bound(config.host, config.port, "--port")
+    sock.listen(2048)
     sock.setblocking(False)
     return sock
 
 
-def _why(config: ServerConfig, error: Exception) -> str:
-    where = f"{config.host} port {config.port}"
+def bound(host: str, port: int, flag: str) -> socket.socket:
+    """A socket with this address, which nobody else listens on; `flag` chooses another. Raises CannotListen."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except (OSError, UnicodeError) as error:
+        sock.close()
+        raise CannotListen(_why(f"{host} port {port}", flag, error)) from error
+    return sock
+
+
+def _why(where: str, flag: str, error: Exception) -> str:
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.EADDRINUSE:
-        return f"{where} is in use: stop the server that has it, or choose another with --port (0: any that is free)"
+        return f"{where} is in use: stop the server that has it, or choose another with {flag} (0: any that is free)"
     if code == errno.EACCES:
-        return f"{where} is not allowed to this user: choose a port from 1024 with --port"
+        return f"{where} is not allowed to this user: choose a port from 1024 with {flag}"
     return f"cannot listen on {where}: {error}"
 
 
