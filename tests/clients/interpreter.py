@@ -34,7 +34,7 @@ def output_of(*command: str) -> str:
     """What a command prints that ends well, with the clients' programs first on its path."""
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(command, capture_output=True, text=True, env=environment(home), timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
