@@ -4,6 +4,7 @@ A new endpoint adds an Endpoint to ENDPOINTS, a new field an Effect to its endpo
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
@@ -461,6 +462,34 @@ TOKENIZE: Mapping[str, Effect] = {
     "add_special": Effect(False, prompt(shorter)),
     "return_token_strs": Effect(True, given(lambda it: "token_strs" in it.body)),
 }
+TO_EMBED: Fields = {"input": ABSENT, "messages": [USER]}
+
+
+def vector(answer: Answered) -> Any:
+    return answer.body["data"][0]["embedding"] if answer.status == 200 else None
+
+
+def of_length_one(answer: Answered) -> bool:
+    return abs(math.hypot(*vector(answer)) - 1) < 1e-5
+
+
+LONGER = Effect(False, lambda given, other: of_length_one(other) and not of_length_one(given))
+EMBEDDINGS: Mapping[str, Effect] = {
+    **{name: GENERATION[name] for name in ("model", "priority", "truncate_prompt_tokens", "request_id")},
+    "cache_salt": dataclasses.replace(GENERATION["cache_salt"], value="embedded"),
+    "input": Effect("an in of", other=PROMPT),
+    "messages": Effect([USER], lambda given, other: given.status == 200 and other.status == 400, {"input": ABSENT}),
+    "encoding_format": Effect("base64", given(lambda it: isinstance(vector(it), str))),
+    "dimensions": Effect(8, given(lambda it: len(vector(it)) == 8)),
+    "use_activation": LONGER,
+    "normalize": LONGER,
+    "add_special_tokens": Effect(False, prompt(shorter)),
+    "truncation_side": Effect("right", among={"truncate_prompt_tokens": 3}),
+    "add_generation_prompt": Effect(True, prompt(longer), TO_EMBED),
+    "continue_final_message": Effect(True, prompt(shorter), {**TO_EMBED, "messages": MESSAGES}),
+    "chat_template_kwargs": Effect({"extra": "of the an in of the an"}, prompt(longer), TO_EMBED),
+    "user": SAMPLING["user"],
+}
 IDS = list(range(100, 112))
 EXPLAIN: Mapping[str, Effect] = {
     **TEXT,
@@ -505,6 +534,7 @@ ENDPOINTS = (
             "max_completion_tokens": {**ECHOED, **CONTINUED},
         },
     ),
+    Endpoint("/v1/embeddings", {"input": PROMPT}, EMBEDDINGS),
     Endpoint("/tokenize", {"prompt": PROMPT}, TOKENIZE),
     Endpoint(
         "/detokenize",

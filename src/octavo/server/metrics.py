@@ -15,6 +15,7 @@ from octavo.core.events import (
     BlockEvicted,
     BlockStored,
     Drafted,
+    Embedded,
     EngineLost,
     EngineReady,
     Event,
@@ -108,6 +109,7 @@ class Meters:
             Refused: self._refused,
             Admitted: self._admitted,
             Generated: self._generated,
+            Embedded: self._embedded,
             Drafted: self._drafted,
             Preempted: self._preempted,
             Stalled: self._stalled,
@@ -227,12 +229,21 @@ class Meters:
 
     def _first_token(self, course: Course, time_s: float) -> None:
         course.first_s = time_s
+        self.spreads.time_to_first_token.observe(time_s - course.arrival_s)
+        self._prompt_computed(course, time_s)
+
+    def _embedded(self, event: Embedded) -> None:
+        """There is no token, so nothing about the times of tokens is noted."""
+        course = self._courses.get(event.request_id)
+        if course is not None:
+            self._prompt_computed(course, event.time_s)
+
+    def _prompt_computed(self, course: Course, time_s: float) -> None:
         self.prompt_tokens += course.prompt_len
         self._found(course)
         course.tally.prompt_tokens += course.prompt_len
         course.tally.cached_tokens += course.cached_tokens
         self.spreads.request_computed_tokens.observe(course.prompt_len - course.cached_tokens)
-        self.spreads.time_to_first_token.observe(time_s - course.arrival_s)
         if course.admitted_s is not None:
             self.spreads.prefill_time.observe(time_s - course.admitted_s)
 

@@ -9,7 +9,8 @@ from octavo import __version__
 from octavo.server.exchange import HEADERS
 from octavo.server.manners import manner_of
 from octavo.server.openai.codes import CODES
-from octavo.server.openai.schema import Body
+from octavo.server.openai.embedding_schema import EmbeddingRequest
+from octavo.server.openai.schema import Body, CompletionRequest
 from octavo.server.shapes import Error
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def _headers(route: "Route") -> dict[str, Any]:
         names.append("x-octavo-unknown-fields")
     if route.generates and route.events is not None:
         names += ["x-octavo-seed", "x-octavo-max-tokens", "x-octavo-cache-miss"]
-        if route.body is not None and "prompt" in route.body.model_fields:
-            names.append("x-octavo-controls-as-text")
+    if route.body in (CompletionRequest, EmbeddingRequest):
+        names.append("x-octavo-controls-as-text")
     if route.generates:
         names += [name for name in HEADERS if name.startswith("x-ratelimit-")]
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}

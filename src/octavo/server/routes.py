@@ -10,7 +10,8 @@ from octavo.server.anthropic.schema import CountRequest, MessagesRequest
 from octavo.server.anthropic.shapes import Message, MessageEvent, TokenCount
 from octavo.server.exchange import Exchange
 from octavo.server.exposition import CONTENT_TYPE
-from octavo.server.openai import chat, completions, models, responses, tokenize
+from octavo.server.openai import chat, completions, embeddings, models, responses, tokenize
+from octavo.server.openai.embedding_schema import EmbeddingRequest
 from octavo.server.openai.response_schema import ResponsesRequest
 from octavo.server.openai.response_shapes import Response, ResponseEvent
 from octavo.server.openai.schema import (
@@ -90,6 +91,7 @@ ROUTES = (
         generates=True,
         events=shapes.CompletionChunk,
     ),
+    Route("POST", "/v1/embeddings", embeddings.embed, shapes.EmbeddingAnswer, EmbeddingRequest, generates=True),
     Route(
         "POST",
         "/v1/responses",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from octavo.config.pooler import read_pooler
 from octavo.config.schema import Config
 from octavo.config.tenants import Tenant
 from octavo.engine.asks import Ask
@@ -61,6 +62,7 @@ class Service:
         self.template = template
         self.config = config
         self.origins = origins or {}
+        self.pooler = read_pooler(config.model.pooler_config)
         self.duty = Duty()
         self.trials = Trials()
         self.meters = Meters()
@@ -102,6 +104,11 @@ class Service:
         """The most tokens that prompt and answer of one choice may have. Raises ApiError 503 as `facts` does."""
         most, context = tenant.rules.max_tokens_per_request, self.facts.capacity.max_model_len
         return context if most is None else min(most, context)
+
+    def context_flag(self, tenant: Tenant) -> str:
+        """What set it, for whoever wants more."""
+        whole = self.context(tenant) == self.facts.capacity.max_model_len
+        return "--max-model-len" if whole else "max_tokens_per_request of the tenant"
 
     def _sources(self) -> Sources:
         """What metrics are read from."""

@@ -201,6 +201,30 @@ class CompletionChoice(Choice):
     prompt_token_ids: NotRequired[list[int]]
 
 
+class EmbeddingUsage(TypedDict):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class Embedding(TypedDict):
+    """The vector of an input: numbers, or base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingAnswer(Head):
+    """The answer to POST /v1/embeddings: vectors in the order of the inputs."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    usage: EmbeddingUsage
+
+
 class CompletionAnswer(Head):
     """The answer to POST /v1/completions."""
 

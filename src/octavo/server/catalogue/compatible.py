@@ -77,6 +77,7 @@ def _durations(sources: Sources) -> dict[tuple[str, str], Histogram]:
 
 _ENDED = "count = `vllm:request_success`"
 _ANSWERED = "count = requests that got a first token"
+_COMPUTED = "count = requests that got a first token or an embedding"
 _IDLE = "where nothing runs"
 
 LOAD = (
@@ -114,7 +115,7 @@ LOAD = (
 TOKENS = (
     counter(
         "vllm:prompt_tokens",
-        "Tokens of prompts, computed or found in a cache, counted when their request gets its first token",
+        "Tokens of prompts, computed or found in a cache, counted when their request gets its first token or embedding",
         "tokens",
         lambda s: s.meters.prompt_tokens,
         law="= the sum of `octavo:tenant_prompt_tokens`",
@@ -258,7 +259,7 @@ REQUESTS = (
         "Prompt tokens of a request that were computed",
         "tokens",
         lambda s: s.meters.spreads.request_computed_tokens,
-        law=f"{_ANSWERED}; sum = `vllm:prompt_tokens_by_source` local_compute",
+        law=f"{_COMPUTED}; sum = `vllm:prompt_tokens_by_source` local_compute",
     ),
     histogram(
         "vllm:request_num_preemptions",
@@ -312,10 +313,10 @@ LATENCY = (
     ),
     histogram(
         "vllm:request_prefill_time_seconds",
-        "From the first step of a request to its first token",
+        "From the first step of a request to its first token or embedding",
         "seconds",
         lambda s: s.meters.spreads.prefill_time,
-        law=_ANSWERED,
+        law=_COMPUTED,
     ),
     histogram(
         "vllm:request_decode_time_seconds",

@@ -12,10 +12,11 @@ from octavo.server.openai.calling import Calling, CallWriter, asked_calls, shown
 from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, report_unknown, truncated
-from octavo.server.openai.job import Job, Prompt, make_job
+from octavo.server.openai.job import Job, make_job
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked
 from octavo.server.openai.params import Scores, asked_length
+from octavo.server.openai.prompts import Prompt
 from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import ChatRequest, TextRequest
 from octavo.server.openai.structured import asked_structure
@@ -58,7 +59,7 @@ async def begin(service: Service, exchange: Exchange, body: ChatRequest) -> Repl
         body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
     messages = chat_messages(service, body.messages)
-    report_unread(service, exchange, body)
+    report_unread(service, exchange, body.chat_template_kwargs, body.documents)
     ids = await chat_ids(service, body, messages, most_tokens(service, body))
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
@@ -95,12 +96,17 @@ def chat_messages(service: Service, messages: Sequence[Message]) -> list[Message
     return checked(messages, service.template.source)
 
 
-def report_unread(service: Service, exchange: Exchange, body: ChatRequest) -> None:
+def report_unread(
+    service: Service,
+    exchange: Exchange,
+    variables: Mapping[str, Any] | None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
     """Tells of variables that the template does not read as of unknown fields. Raises ApiError 400 for documents."""
     reads = service.template.variables if service.template is not None else frozenset[str]()
-    if body.documents and "documents" not in reads:
+    if documents and "documents" not in reads:
         raise invalid("documents would not be seen: the chat template does not read them", "documents")
-    unread = [name for name in body.chat_template_kwargs or () if name not in reads and name not in _OURS]
+    unread = [name for name in variables or () if name not in reads and name not in _OURS]
     report_unknown(service, exchange, [f"chat_template_kwargs.{name}" for name in unread])
 
 

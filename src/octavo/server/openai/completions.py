@@ -6,11 +6,11 @@ from typing import Any
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
 from octavo.server.openai.chunks import ChunkWire
-from octavo.server.openai.errors import invalid
-from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, report_controls, truncated
-from octavo.server.openai.job import Job, Prompt, make_job
+from octavo.server.openai.intake import check_choices, check_stream, encoded, most_tokens, read, truncated
+from octavo.server.openai.job import Job, make_job
 from octavo.server.openai.logprobs import LogprobWriter, joined
 from octavo.server.openai.params import Scores, asked_length
+from octavo.server.openai.prompts import Prompt
 from octavo.server.openai.respond import Gathered, respond
 from octavo.server.openai.schema import CompletionRequest
 from octavo.server.openai.structured import asked_structure
@@ -28,7 +28,9 @@ async def complete(service: Service, exchange: Exchange) -> None:
     structure = await asked_structure(service, body)
     asked = asked_length(body, DEFAULT_MAX_TOKENS)
     context = service.context(exchange.tenant)
-    prompts = [truncated(context, body, prompt, asked) for prompt in await _prompts(service, exchange, body)]
+    adds, most = body.add_special_tokens is not False, most_tokens(service, body)
+    given = await encoded(service, exchange, body.prompt, "prompt", adds=adds, at_most=most)
+    prompts = [truncated(context, body, prompt, asked) for prompt in given]
     job = make_job(service, exchange, body, prompts, asked, _scores(body), structure)
     await respond(exchange, body, job, ChunkWire(body, job, CompletionShape(service, body, job, prompts)))
 
@@ -39,38 +41,6 @@ def _scores(body: CompletionRequest) -> Scores:
     both = [count for count in (echoed, body.prompt_logprobs) if count is not None]
     low = min(both, default=0)
     return Scores(body.logprobs, (low if low < 0 else max(both)) if both else None)
-
-
-async def _prompts(service: Service, exchange: Exchange, body: CompletionRequest) -> list[Prompt]:
-    """The prompts as ids; says what in them is only text. Raises ApiError 400 for an empty one, or an unknown id."""
-    given = body.prompt
-
-    def encoded() -> tuple[list[Prompt], frozenset[str]]:
-        texts = [each for each in given if isinstance(each, str)]
-        prompts = [
-            _from_text(service, body, each) if isinstance(each, str) else _from_ids(service, each) for each in given
-        ]
-        return prompts, frozenset[str]().union(*map(service.tokenizer.controls.named_in, texts))
-
-    prompts, controls = await service.off_loop(sum(map(len, given)), encoded)
-    report_controls(service, exchange, controls)
-    return prompts
-
-
-def _from_text(service: Service, body: CompletionRequest, text: str) -> Prompt:
-    adds = body.add_special_tokens is not False
-    ids = service.tokenizer.encode(text, add_special_tokens=adds, at_most=most_tokens(service, body))
-    if not ids:
-        raise invalid("prompt is empty, and this model has no BOS to begin with: give at least one character", "prompt")
-    return Prompt(tuple(ids), text)
-
-
-def _from_ids(service: Service, ids: Sequence[int]) -> Prompt:
-    limit = service.facts.capacity.vocab_size
-    if min(ids) < 0 or max(ids) >= limit:
-        bad = next(token for token in ids if not 0 <= token < limit)
-        raise invalid(f"prompt has the token id {bad}, but ids are from 0 to {limit - 1}", "prompt")
-    return Prompt(tuple(ids))
 
 
 class CompletionShape:

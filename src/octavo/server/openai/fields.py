@@ -61,6 +61,15 @@ NOT_YET: Mapping[str, Known] = {
 """What chat and completions do not have. One that a request class has is honoured there, whatever stands here."""
 
 
+NOT_FOR_EMBEDDINGS: Mapping[str, Known] = {
+    "embed_dtype": Known("base64 is float32", ("float32",)),
+    "endianness": Known("base64 is little-endian", ("little", "native")),
+    "padding": Known("inputs are not padded", ("do_not_pad",)),
+    **{name: NOT_YET[name] for name in ("chat_template", "mm_processor_kwargs", "media_io_kwargs", "prompt_embeds")},
+}
+"""What embeddings do not have."""
+
+
 def check_known(extra: Mapping[str, Any], refused: Mapping[str, Known]) -> tuple[str, ...]:
     """The names of `extra` fields that nobody knows. Raises ApiError 400 for one that asks for what is not here."""
     for name in sorted(extra.keys() & refused.keys()):

@@ -7,10 +7,11 @@ from urllib.parse import quote
 from octavo.config.schema import LimitsConfig
 from octavo.server.exchange import Exchange
 from octavo.server.openai.body import decode, shown
+from octavo.server.openai.embedding_schema import EmbeddingRequest
 from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.fields import check_known
-from octavo.server.openai.job import Prompt
 from octavo.server.openai.params import Asked
+from octavo.server.openai.prompts import Prompt, cut
 from octavo.server.openai.schema import Body, Model, Sampling, validate
 from octavo.server.service import Service
 
@@ -43,7 +44,7 @@ async def read(service: Service, exchange: Exchange, kind: type[Model]) -> Model
 
 def check_counts(limits: LimitsConfig, body: Body) -> None:
     """Raises ApiError 400 for more prompts, messages and so on than one request may bring."""
-    for field, setting in _COUNTED.items():
+    for field, setting in {**_COUNTED, **body.counted}.items():
         value, most = getattr(body, field, None), getattr(limits, setting)
         if most is not None and isinstance(value, list | dict) and len(value) > most:
             flag = "--" + setting.replace("_", "-")
@@ -77,6 +78,45 @@ def report_controls(service: Service, exchange: Exchange, names: Collection[str]
         log.warning("%s %s: read as text, without --allow-special-tokens-in-text: %s", exchange.id, exchange.path, told)
 
 
+async def encoded(
+    service: Service,
+    exchange: Exchange,
+    given: Sequence[str] | Sequence[list[int]],
+    field: str,
+    *,
+    adds: bool,
+    at_most: int | None,
+) -> list[Prompt]:
+    """The prompts of `field` as ids: of texts `at_most` so many, with the tokenizer's BOS where `adds`.
+
+    Says what in them is only text. Raises ApiError 400 for an empty one, one that is far too long, and an unknown id.
+    """
+
+    def from_text(text: str) -> Prompt:
+        ids = service.tokenizer.encode(text, add_special_tokens=adds, at_most=at_most)
+        if not ids:
+            message = f"{field} is empty, and this model has no BOS to begin with: give at least one character"
+            raise invalid(message, field)
+        return Prompt(tuple(ids), text)
+
+    def encode() -> tuple[list[Prompt], frozenset[str]]:
+        texts = [each for each in given if isinstance(each, str)]
+        prompts = [from_text(each) if isinstance(each, str) else _from_ids(service, each, field) for each in given]
+        return prompts, frozenset[str]().union(*map(service.tokenizer.controls.named_in, texts))
+
+    prompts, controls = await service.off_loop(sum(map(len, given)), encode)
+    report_controls(service, exchange, controls)
+    return prompts
+
+
+def _from_ids(service: Service, ids: Sequence[int], field: str) -> Prompt:
+    limit = service.facts.capacity.vocab_size
+    if min(ids) < 0 or max(ids) >= limit:
+        bad = next(token for token in ids if not 0 <= token < limit)
+        raise invalid(f"{field} has the token id {bad}, but ids are from 0 to {limit - 1}", field)
+    return Prompt(tuple(ids))
+
+
 def check_stream(body: Sampling) -> None:
     """Raises ApiError where there are options for a stream and no stream, or a stream of what is chosen at its end."""
     if body.stream_options is not None and not body.stream:
@@ -104,18 +144,12 @@ def check_choices(service: Service, body: Sampling, num_prompts: int) -> None:
         raise invalid(message, name, "too_many_choices")
 
 
-def most_tokens(service: Service, body: Sampling) -> int | None:
+def most_tokens(service: Service, body: Sampling | EmbeddingRequest) -> int | None:
     """How many tokens a prompt can have at all; None where any number is cut to what fits."""
     return service.facts.capacity.max_model_len if body.truncate_prompt_tokens is None else None
 
 
 def truncated(context: int, body: Sampling, prompt: Prompt, asked: Asked) -> Prompt:
     """The prompt's last tokens, where the client asked for that: so many, or all that `context` has room for."""
-    count = body.truncate_prompt_tokens
-    if count is None:
-        return prompt
-    if count == -1:
-        count = max(1, context - min(asked.max_tokens or 1, context - 1))
-    if count < 1:
-        raise invalid(f"truncate_prompt_tokens must be an integer from 1, or -1, got {count}", "truncate_prompt_tokens")
-    return prompt if len(prompt.ids) <= count else Prompt(prompt.ids[-count:])
+    room = max(1, context - min(asked.max_tokens or 1, context - 1))
+    return cut(prompt, body.truncate_prompt_tokens, room)

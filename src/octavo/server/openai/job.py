@@ -1,22 +1,22 @@
 """Job: the prompts of one HTTP request, checked, and on their way through the engine."""
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.config.tenants import Tenant
 from octavo.core.misses import Miss
 from octavo.core.request import Request
-from octavo.core.sampling import SamplingParams, StructuredOutput
+from octavo.core.sampling import StructuredOutput
 from octavo.core.types import FinishReason, RequestId
-from octavo.engine.client import EngineDead
 from octavo.engine.clock import now
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Answer, Delta
-from octavo.server.openai.errors import engine_dead, failed
+from octavo.server.openai.errors import failed
+from octavo.server.openai.following import followed, together
 from octavo.server.openai.params import Asked, Scores, checked_priority, namespace, sampling_params
+from octavo.server.openai.prompts import Prompt
 from octavo.server.openai.schema import Sampling
 from octavo.server.recent import Origin
 from octavo.server.service import Service
@@ -24,14 +24,6 @@ from octavo.server.tenancy import Spending
 
 Sink = Callable[[Sequence[Delta]], Awaitable[None]]
 """Is given what one step adds: at most one delta for each choice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A prompt as the model reads it, and as text where that is what came."""
-
-    ids: tuple[int, ...]
-    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +96,11 @@ class Job:
     async def _follow_all(self, sink: Sink) -> None:
         if len(self.requests) == 1:
             return await self._follow(0, sink)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index in range(len(self.requests)):
-                    group.create_task(self._follow(index, sink))
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from None
+        await together(self._follow(index, sink) for index in range(len(self.requests)))
 
     async def _follow(self, index: int, sink: Sink) -> None:
         request, answer = self.requests[index], self.answers[index]
-        place = self.service.doorway.queue(request)
-        steps = self.service.client.submit(request)
-        try:
+        async with followed(self.service, request) as (steps, place):
             async for events in steps:
                 deltas = answer.take(events)
                 if answer.admitted:
@@ -127,13 +112,7 @@ class Job:
                     await sink(deltas)
                 if answer.done:
                     return
-        except EngineDead as error:
-            raise engine_dead(error) from None
-        finally:
-            place.leave()
-            await _close(steps)
-        if not answer.done:
-            raise failed("the engine ended this request without saying why")
+        raise failed("the engine ended this request without saying why")
 
     def _end_stopped(self, request_id: RequestId, choices: Sequence[int]) -> None:
         """Stop strings are found here: of the engine's work for these choices nobody would see any more."""
@@ -150,18 +129,6 @@ class Job:
         return list(deltas)
 
 
-async def _close(steps: object) -> None:
-    """Ends the request in the engine, where it has not ended."""
-    close = getattr(steps, "aclose", None)
-    if close is not None:
-        await close()
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
 def make_job(
     service: Service,
     exchange: Exchange,
@@ -175,8 +142,7 @@ def make_job(
     capacity = service.facts.capacity
     param = "prompt" if "prompt" in type(body).model_fields else "messages"
     strict, context = service.config.server.strict, service.context(exchange.tenant)
-    whole = context == capacity.max_model_len
-    flag = "--max-model-len" if whole else "max_tokens_per_request of the tenant"
+    whole, flag = context == capacity.max_model_len, service.context_flag(exchange.tenant)
     limits = [asked.limit(len(prompt.ids), context, param, strict=strict, flag=flag) for prompt in prompts]
     eos = service.tokenizer.eos_token_ids
     params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores, structure) for limit in set(limits)}
@@ -184,8 +150,8 @@ def make_job(
         params = {limit: replace(each, max_tokens=None) for limit, each in params.items()}
     seed = service.seed(body.seed)
     _tell(exchange, seed, asked, min(limits))
-    pairs = [(prompt, params[limit]) for prompt, limit in zip(prompts, limits, strict=True)]
-    requests = _requests(service, exchange.tenant, body, seed, pairs)
+    pairs = [(prompt, {"params": params[limit], "seed": seed}) for prompt, limit in zip(prompts, limits, strict=True)]
+    requests = requests_of(service, exchange.tenant, pairs, body.priority, body.cache_salt)
     if exchange.spending is not None:
         exchange.spending.charge(_most_spent(requests, asked), "max_tokens" if asked.explicit else param)
     ids = bool(body.return_token_ids)
@@ -201,25 +167,32 @@ def _most_spent(requests: Sequence[Request], asked: Asked) -> int:
     return sum(len(request.prompt) for request in requests) + (answers if asked.explicit else 0)
 
 
-def _requests(
-    service: Service, tenant: Tenant, body: Sampling, seed: int, prompts: Sequence[tuple[Prompt, SamplingParams]]
+def requests_of(
+    service: Service,
+    tenant: Tenant,
+    asked: Sequence[tuple[Prompt, Mapping[str, Any]]],
+    priority: int | None,
+    cache_salt: str | None,
 ) -> list[Request]:
+    """A request to the engine for each prompt, with what is wanted of it. Their ids begin alike, and end with numbers.
+
+    Raises ApiError 400 for a priority or salt that may not be.
+    """
     name, arrival_s = secrets.token_hex(12), now()
-    priority = checked_priority(body.priority, service.config.scheduler.scheduling_policy, tenant)
-    space = namespace(tenant, body.cache_salt)
+    rank = checked_priority(priority, service.config.scheduler.scheduling_policy, tenant)
+    space = namespace(tenant, cache_salt)
     return [
         Request(
             request_id=f"{name}-{index}",
             prompt=prompt.ids,
-            params=params,
-            seed=seed,
             arrival_s=arrival_s,
-            priority=priority,
+            priority=rank,
             namespace=space,
             tenant=tenant.name,
             weight=tenant.rules.weight,
+            **wanted,
         )
-        for index, (prompt, params) in enumerate(prompts)
+        for index, (prompt, wanted) in enumerate(asked)
     ]
 
 

@@ -69,7 +69,7 @@ def _number(key: str, value: object) -> float:
     return value
 
 
-def _prompts(value: object) -> list[str] | list[list[int]]:
+def prompts(value: object) -> list[str] | list[list[int]]:
     """One list of prompts, all texts or all ids, whichever of the four forms came."""
     if isinstance(value, str):
         return [value]
@@ -88,7 +88,7 @@ def _prompts(value: object) -> list[str] | list[list[int]]:
 _PROMPT = "a string, an array of strings, an array of token ids, or an array of arrays of token ids, none of them empty"
 _TEXT_LIST_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
 _IDS_SCHEMA = {"type": "array", "items": {"type": "integer"}}
-_PROMPT_SCHEMA = {
+PROMPT_SCHEMA = {
     "anyOf": [
         {"type": "string"},
         {"type": "array", "items": {"type": "string"}},
@@ -114,7 +114,7 @@ class FirstOnly(FailFast):
 ShortText = Annotated[str, StringConstraints(max_length=128)]
 Ids = Annotated[list[int], FirstOnly()]
 Objects = Annotated[list[dict[str, Any]], FirstOnly()]
-Prompts = Annotated[list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+Prompts = Annotated[list[str] | list[list[int]], PlainValidator(prompts), WithJsonSchema(PROMPT_SCHEMA)]
 
 
 FUNCTION_NAME = r"^[A-Za-z0-9_.-]{1,128}$"
@@ -181,6 +181,8 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
     refused: ClassVar[Mapping[str, Known]] = {}
     """Names that clients know and this kind of request cannot have. One that is a field of it too is honoured."""
+    counted: ClassVar[Mapping[str, str]] = {}
+    """Fields that hold many of something else than elsewhere -> the setting that says how many."""
 
     model: str | None = optional("The served model's name.", "the one that is served")
 
