@@ -1,11 +1,13 @@
 """What clients send that other servers broke on: each is answered as the same request without it."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from octavo.config.schema import Config, ModelConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
 from tests.server.site import Site, running
 
@@ -163,3 +165,42 @@ def test_control_tokens_that_a_raw_prompt_has_as_text_are_told(site: Site, strea
     assert said.headers["x-octavo-controls-as-text"] == "<|im_end|>,<|im_start|>"
     assert "x-octavo-controls-as-text" not in site.complete("a < |im_end|>", max_tokens=1, stream=stream).headers
     assert "x-octavo-controls-as-text" not in site.complete([[1, 2]], max_tokens=1, stream=stream).headers
+
+
+def scored(choice: dict[str, Any], begin: int) -> tuple[float, bool]:
+    """What lm_eval makes of an echoed prompt whose context has `begin` tokens: the sum, and whether it is greedy."""
+    logprobs = choice["logprobs"]
+    own, tops = logprobs["token_logprobs"][begin:-1], logprobs["top_logprobs"][begin:-1]
+    return sum(own), all(value == max(top.values()) for value, top in zip(own, tops, strict=True))
+
+
+def test_lm_eval_scores_what_a_model_would_say_and_what_it_would_not(site: Site) -> None:
+    """A batch of ids with `echo` and one token to generate; a float that is the best one's is how it knows greedy."""
+    contexts = [site.tokenizer.encode(text) for text in ("the", "an in", "of a the in")]
+    best = [
+        site.complete([ids], max_tokens=3, ignore_eos=True, return_token_ids=True).json()["choices"][0]["token_ids"]
+        for ids in contexts
+    ]
+    wrong = [[*ids[:2], ids[2] - 1] for ids in best]
+    prompts = [context + ids for context, ids in zip(contexts * 2, best + wrong, strict=True)]
+    asked: dict[str, Any] = {"max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    choices = site.complete(prompts, **asked).json()["choices"]
+    assert [choice["index"] for choice in choices] == list(range(6))
+    found = [scored(choice, len(context)) for choice, context in zip(choices, contexts * 2, strict=True)]
+    assert [greedy for _, greedy in found] == [True] * 3 + [False] * 3
+    assert all(likely > unlikely for (likely, _), (unlikely, _) in zip(found[:3], found[3:], strict=True))
+    alone = [site.complete([prompt], **asked).json()["choices"][0]["logprobs"] for prompt in prompts]
+    assert alone == [choice["logprobs"] for choice in choices]
+    assert [len(each["token_logprobs"]) for each in alone] == [len(prompt) + 1 for prompt in prompts]
+
+
+def test_lm_eval_reads_texts_with_a_bos_as_the_ids_that_they_are(checkpoint: Checkpoint) -> None:
+    """`tokenized_requests=False` sends what /detokenize makes of ids that begin with a BOS."""
+    model = ModelConfig(model="tiny", allow_special_tokens_in_text=True)
+    vocabulary = dataclasses.replace(checkpoint.vocabulary, add_bos=True)
+    config = Config(model=model, server=ServerConfig(port=0))
+    with running(dataclasses.replace(checkpoint, vocabulary=vocabulary), config) as site:
+        ids = [1, *site.tokenizer.encode("the an in", add_special_tokens=False)]
+        text = site.post("/detokenize", {"tokens": ids}).json()["prompt"]
+        answer = site.complete([text, "the an in"], max_tokens=1, return_token_ids=True).json()
+        assert [choice["prompt_token_ids"] for choice in answer["choices"]] == [ids, ids]

@@ -58,7 +58,8 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of `text`.
 
-        `add_special_tokens` puts the BOS (or EOS) that the model's own tokenizer would add. What looks like a control
+        `add_special_tokens` puts the BOS (or EOS) that the model's own tokenizer would add, but no BOS before one that
+        the text begins with. What looks like a control
         token is text unless `parse_special` (None: as the tokenizer trusts texts); added tokens that are not control
         tokens are always found.
         Raises ValueError for a lone surrogate, which no text can hold; and TooLong, at once, where it is certain that
@@ -69,7 +70,10 @@ class Tokenizer:
             ids = _encode(self._parts.parsing, text)
         else:
             ids = self._without_leaks(_encode(self._parts.plain, text))
-        return [*self._prefix, *ids, *self._suffix] if add_special_tokens else ids
+        if not add_special_tokens:
+            return ids
+        begun = ids[: len(self._prefix)] == self._prefix
+        return [*ids, *self._suffix] if begun else [*self._prefix, *ids, *self._suffix]
 
     def encode_guarded(self, text: str, mark: str) -> list[int]:
         """As `encode(parse_special=True)` without additions, where `mark` keeps some control tokens from being one.
