@@ -147,7 +147,15 @@ COMMANDS: dict[str, Command] = {
         help="check this machine, this installation and a model",
         run="octavo.tools.doctor:main",
         sections=ALL,
-        arguments=(_MODEL_ARGUMENT, _JSON),
+        arguments=(
+            _MODEL_ARGUMENT,
+            _argument(
+                "--cold-start",
+                action="store_true",
+                help="instead: start a server a few times, measure each stage, and print probes for Kubernetes",
+            ),
+            _JSON,
+        ),
     ),
     "pin": Command(
         help="keep the beginning of prompts in the cache of a running server",
@@ -261,6 +269,7 @@ _REFUSALS = {"octavo.engine.client": "CannotStart"}
 _FAILURES = {
     "octavo.engine.client": "EngineDead",
     "octavo.engine.outputs": "GenerationError",
+    "octavo.tools.cold_start": "DidNotStart",
     "octavo.tools.visit": "ServerRefused",
 }
 

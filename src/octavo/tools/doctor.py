@@ -54,6 +54,10 @@ Check = Callable[[Config], Finding]
 
 def main(resolved: Resolved, options: argparse.Namespace) -> int:
     """Exit status 1 where something is broken."""
+    if options.cold_start:
+        from octavo.tools import cold_start
+
+        return cold_start.main(resolved, options)
     findings = examine(resolved.config, CHECKS)
     sys.stdout.write((as_json(findings) if options.json else as_text(findings)) + "\n")
     return int(any(finding.state is State.BROKEN for finding in findings.values()))
