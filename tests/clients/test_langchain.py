@@ -47,5 +47,10 @@ def test_logprobs_are_passed_on(said: Any) -> None:
     assert first["token"] == "The" and first["logprob"] == max(top["logprob"] for top in first["top_logprobs"]) < 0
 
 
+def test_documents_and_queries_are_embedded_alike(said: Any) -> None:
+    france, oslo, again = said["embedded"]["documents"]
+    assert france == again != oslo == said["embedded"]["query"] and len(oslo) == 576
+
+
 def test_a_prompt_that_is_too_long_is_the_error_that_agents_catch(said: Any) -> None:
     assert "ContextOverflowError" in said["refused"]

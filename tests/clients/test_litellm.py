@@ -19,6 +19,11 @@ def test_answers_are_the_same_whole_streamed_and_together(said: Any) -> None:
     assert said["continued"].startswith(" Paris")
 
 
+def test_texts_are_embedded_in_their_order(said: Any) -> None:
+    france, oslo, again = said["embedded"]
+    assert france == again != oslo and len(oslo) == 576
+
+
 def test_usage_is_that_of_the_server_also_in_a_stream(said: Any) -> None:
     counted = [(each["usage"]["prompt_tokens"], each["usage"]["completion_tokens"]) for each in map(said.get, USAGES)]
     assert counted == [(37, 8), (37, 8)]

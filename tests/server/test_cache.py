@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from octavo.core.misses import MissReason
 from octavo.models.checkpoint import Checkpoint
+from octavo.server.caching import WHY
 from tests.server.site import BLOCK_SIZE, Gate, Site, running
 
 
@@ -121,3 +123,7 @@ def test_a_reset_is_refused_with_the_reason_while_blocks_are_held(gated: tuple[S
 def test_an_option_of_a_reset_that_is_not_here_is_refused(site: Site) -> None:
     refused = site.post("/reset_prefix_cache?reset_running_requests=true")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reset_running_requests")
+
+
+def test_each_reason_of_a_miss_is_said_in_words() -> None:
+    assert WHY.keys() == set(MissReason)

@@ -320,8 +320,10 @@ def test_a_server_counts_what_it_embedded(checkpoint: Checkpoint) -> None:
         assert site.metric("http_requests_total", handler="/v1/embeddings") == 1
 
 
-def test_what_became_of_it_can_be_asked(site: Site) -> None:
-    answer = embed(site, TEXTS[:2])
-    shown = site.http.get(f"/octavo/v1/requests/{answer.json()['id']}").json()
+@pytest.mark.parametrize("pooling", ["LAST", "MEAN"])
+def test_what_became_of_it_can_be_asked(checkpoint: Checkpoint, pooling: str) -> None:
+    with running(checkpoint, configured(pooler_config=f'{{"pooling_type": "{pooling}"}}')) as site:
+        answer = embed(site, TEXTS[:2])
+        shown = site.http.get(f"/octavo/v1/requests/{answer.json()['id']}").json()
     assert [each["state"] for each in shown["requests"]] == ["finished"] * 2
     assert "embedded" in [moment["kind"] for moment in shown["requests"][0]["timeline"]]

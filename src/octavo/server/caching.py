@@ -26,6 +26,7 @@ WHY = {
     MissReason.DIFFERENT_NAMESPACE: "it is cached under another cache_salt",
     MissReason.NO_ROOM_TO_COPY: "the last block would have to be copied, and no block is free for the copy",
     MissReason.PROMPT_LOGPROBS: "logprobs of the prompt are not cached, so it is computed",
+    MissReason.MEAN_POOLING: "hidden states are not cached, and the embedding is the mean of all, so it is computed",
     MissReason.DISABLED: "the prefix cache is off (--no-enable-prefix-caching)",
 }
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import openai
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI, OpenAI
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, ConfigDict
 
 URL, MODEL = sys.argv[1:]
@@ -78,6 +78,13 @@ def continued() -> dict[str, Any]:
     return {"whole": model.invoke(prompt), "streamed": "".join(model.stream(prompt))}
 
 
+def embedded() -> dict[str, Any]:
+    """Texts are sent as they are: its own tokenizer is another model's."""
+    asked = {name: ASKED[name] for name in ("base_url", "api_key", "model", "max_retries")}
+    model = OpenAIEmbeddings(check_embedding_ctx_length=False, **asked)
+    return {"documents": model.embed_documents([FRANCE, OSLO, FRANCE]), "query": model.embed_query(OSLO)}
+
+
 def refused(chat: ChatOpenAI) -> list[str]:
     try:
         chat.invoke(FRANCE * 1000)
@@ -97,6 +104,7 @@ if __name__ == "__main__":
         "called": called(chat),
         "shaped": shaped(chat),
         "first_logprob": first_logprob,
+        "embedded": embedded(),
         "refused": refused(chat),
     }
     print(json.dumps(said))

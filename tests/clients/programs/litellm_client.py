@@ -54,6 +54,11 @@ async def together() -> list[str]:
     return [answer.choices[0].message.content for answer in answers]
 
 
+def embedded() -> list[list[float]]:
+    asked = {name: ASKED[name] for name in ("model", "api_base", "api_key")}
+    return [each["embedding"] for each in litellm.embedding(input=["France", "Oslo", "France"], **asked).data]
+
+
 def continued() -> str:
     asked = {**ASKED, "model": f"text-completion-openai/{MODEL}", "max_tokens": 6}
     return litellm.text_completion(prompt="The capital of France is", **asked).choices[0].text
@@ -92,6 +97,7 @@ if __name__ == "__main__":
         "streamed": streamed(),
         "together": asyncio.run(together()),
         "continued": continued(),
+        "embedded": embedded(),
         "called": [
             called(tool_choice="required"),
             called(tool_choice={"type": "function", "function": {"name": "get_weather"}}),
