@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.server.anthropic.schema import CountRequest, MessagesRequest
 from octavo.server.openai.body import MAX_DEPTH
 from octavo.server.openai.fields import NOT_YET
-from octavo.server.openai.response_schema import ResponsesRequest
 from octavo.server.openai.schema import ChatRequest, CompletionRequest, TokenizeRequest
 from tests.server.site import Site
 
@@ -328,34 +326,7 @@ values = st.recursive(
 )
 
 
-def bodies(kind: Any, **base: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies with some fields of `kind` set to anything."""
-    fields = st.dictionaries(st.sampled_from(sorted(kind.model_fields)), values, max_size=3)
-    known = {"max_tokens": 2, "n": 1} if kind is not ResponsesRequest else {}
-    return fields.map(lambda given: {**known, **base, **given})
-
-
 MESSAGES = [{"role": "user", "content": "x"}]
-requests = st.one_of(
-    st.tuples(st.just("/v1/completions"), bodies(CompletionRequest, prompt="x")),
-    st.tuples(st.just("/v1/chat/completions"), bodies(ChatRequest, messages=MESSAGES)),
-    st.tuples(st.just("/tokenize"), bodies(TokenizeRequest, prompt="x")),
-    st.tuples(st.just("/v1/responses"), bodies(ResponsesRequest, input="x", max_output_tokens=2)),
-    st.tuples(st.just("/v1/messages"), bodies(MessagesRequest, messages=MESSAGES)),
-    st.tuples(st.just("/v1/messages/count_tokens"), bodies(CountRequest, messages=MESSAGES)),
-)
-
-
-@given(requests)
-@settings(deadline=None)
-def test_no_body_is_the_servers_fault(site: Site, request: tuple[str, dict[str, Any]]) -> None:
-    path, body = request
-    response = site.post(path, content=json.dumps(body).encode("utf-8"), headers=JSON)
-    if response.status_code != 200:
-        assert 400 <= response.status_code < 500, response.text
-        error_of(response)
-    elif response.headers["content-type"] == "application/json":
-        assert response.json()
 
 
 def nested(shape: str, depth: int) -> str:
