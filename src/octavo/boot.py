@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.config.logs import say
 from octavo.config.pooler import read_pooler
 from octavo.config.schema import SPECULATIVE_KEYS, Config, ConfigError, Fault, QueueConfig, parse_fault, settings
 from octavo.engine.llm import OfflineEngine
@@ -419,11 +420,14 @@ def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: Memory
 # -- serving ---------------------------------------------------------------------------------------------------------
 
 
-def start_engine() -> ProcessClient:
-    """An engine in a child process, which gets ready to be told what to load."""
+def start_engine(config: Config) -> ProcessClient:
+    """An engine in a child process, which gets ready to be told what to load. It writes its log as we do."""
     from octavo.engine.launch import ProcessClient
 
-    return ProcessClient(lambda fd: (sys.executable, "-m", "octavo", "engine", "--fd", str(fd)))
+    settled = config.observability
+    level = () if settled.log_level is None else ("--log-level", settled.log_level)
+    words = (sys.executable, "-m", "octavo", "engine", "--log-format", settled.log_format, *level)
+    return ProcessClient(lambda fd: (*words, "--fd", str(fd)))
 
 
 def engine_main(fd: int) -> int:
@@ -467,7 +471,7 @@ def serve(config: Config, origins: Mapping[str, Origin] | None = None) -> int:
     CannotListen, LoadError, TemplateError, ConfigError, and CannotStart for what only the engine can know.
     """
     beside = _beside_http(config)
-    client = start_engine()
+    client = start_engine(config)
     try:
         from octavo.config import wire
         from octavo.loaders import open_checkpoint
@@ -491,7 +495,7 @@ def _watched(config: Config, first: ProcessClient, payload: bytes) -> EngineClie
     from octavo.engine.supervisor import Supervisor
 
     def another() -> ProcessClient:
-        client = start_engine()
+        client = start_engine(config)
         client.setup(payload)
         return client
 
@@ -530,7 +534,7 @@ async def _serve(app: App, client: EngineClient, config: Config, sock: socket.so
 
     try:
         async with beside(app.service):
-            return await lifecycle.serve(app, client, config.server, sock)
+            return await lifecycle.serve(app, client, config.server, sock, lambda text: say(text, sys.stdout))
     finally:
         app.service.trials.close()
         await client.close()

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
+from octavo.config import logs
 from octavo.config.schema import Setting, settings
 from octavo.config.sources import resolve
 from octavo.config.values import did_you_mean, read_value
@@ -28,7 +29,7 @@ EXIT_STATUS = {
 
 MODEL = ("model",)
 COMPUTE = ("model", "cache", "scheduler", "engine")
-ALL = (*COMPUTE, "queue", "server", "limits")
+ALL = (*COMPUTE, "queue", "server", "limits", "observability")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,7 @@ COMMANDS: dict[str, Command] = {
     "engine": Command(
         help="an engine process, started by a server",
         run="octavo.tools.child:main",
+        sections=("observability",),
         arguments=(_argument("--fd", type=int, required=True, help="the socket to the server"),),
         log_level=logging.INFO,
         needs_output=False,
@@ -291,7 +293,7 @@ def _loaded(names: Mapping[str, str]) -> tuple[type[BaseException], ...]:
 
 
 def _complain(message: str, status: int, command: str = "") -> int:
-    print(f"{f'octavo {command}'.rstrip()}: {' '.join(message.split())}", file=sys.stderr)
+    logs.say(f"{f'octavo {command}'.rstrip()}: {' '.join(message.split())}", level=logging.CRITICAL)
     return status
 
 
@@ -327,7 +329,8 @@ def _run(name: str, command: Command, words: list[str]) -> int:
     parser = build_parser(name, command)
     options = parse(parser, normalise(words))
     resolved = resolve(_flags(command, options), file=getattr(options, "config_file", None))
-    logging.basicConfig(level=command.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    told = resolved.config.observability
+    logs.begin(told.log_format, logs.LEVELS.get(told.log_level or "", command.log_level), name)
     module, function = command.run.split(":")
     return getattr(importlib.import_module(module), function)(resolved, options)
 

@@ -13,6 +13,7 @@ from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Any, cast, get_args, get_type_hints
 
+from octavo.config.logs import FORMATS, LEVELS
 from octavo.config.pooler import read_pooler
 
 ENV_PREFIX = "OCTAVO_"
@@ -445,6 +446,33 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservabilityConfig:
+    """What is logged, and how."""
+
+    log_format: str = option("text", help="text: lines for people; json: an object on each line", choices=FORMATS)
+    log_level: str | None = option(
+        None,
+        help="least severe lines that are logged",
+        choices=tuple(LEVELS),
+        none_means="info for servers, else warning",
+    )
+    enable_log_requests: bool = option(False, help="log each request that generates, with its parameters")
+    max_log_len: int = option(
+        0,
+        help="so much of a prompt is logged by --enable-log-requests; 0: nothing of it, and no text of any parameter",
+        unit="characters",
+        at_least=0,
+    )
+    disable_access_log_for_endpoints: tuple[str, ...] = option(
+        ("/health", "/health/ready", "/metrics"),
+        help="paths whose requests are logged at level debug only, for what asks every few seconds",
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one replica. JSON-able: see `octavo.config.wire`."""
 
@@ -455,6 +483,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
 
 
 FAULT_FORMS = "prefill-error, decode-error@N, engine-death@N, engine-freeze@N or slow-load=SECONDS"

@@ -5,12 +5,12 @@ import contextlib
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import IO
 
+from octavo.config.logs import plain, relay
 from octavo.engine.client import EngineDead
 from octavo.engine.process import SIGNALS, Build, serve_channel
 from octavo.engine.remote import RemoteClient
@@ -106,7 +106,7 @@ class _LastWords:
     def quote(self) -> str:
         """The last lines as an appendix to a sentence; empty where there are none."""
         self._thread.join(_EXIT_S)
-        return "; its last lines:\n" + "".join(self._lines).rstrip() if self._lines else ""
+        return "; its last lines:\n" + "".join(map(plain, self._lines)).rstrip() if self._lines else ""
 
     def join(self) -> None:
         self._thread.join(_EXIT_S)
@@ -117,7 +117,7 @@ class _LastWords:
                 line = raw.decode(errors="replace")
                 self._lines.append(line)
                 with contextlib.suppress(OSError, ValueError):
-                    sys.stderr.write(line)
+                    relay(line)
 
 
 class InProcessClient(RemoteClient):

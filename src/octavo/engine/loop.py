@@ -206,7 +206,7 @@ class EngineLoop:
         try:
             return answer(self._scheduler, ask, time_s)
         except Exception as error:
-            log.exception("%s cannot be answered", ask)
+            log.exception("%s cannot be answered", type(ask).__name__)
             return (), error
 
     def _guided(self) -> list[Event]:

@@ -207,7 +207,7 @@ class RemoteClient:
             try:
                 sink(event)
             except Exception:
-                log.exception("a listener failed on %s", event)
+                log.exception("a listener failed on a %s", type(event).__name__)
 
     def _register(self, ticket: int, request_id: RequestId, mailbox: Mailbox) -> None:
         self._tickets[request_id] = ticket

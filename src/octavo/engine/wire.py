@@ -297,7 +297,7 @@ class EventWriter:
         request_id = event.request_id
         ticket = self._tickets.get(request_id, _NO_TICKET)
         if ticket == _NO_TICKET:
-            log.error("an event of an unknown request: %s", event)
+            log.error("a %s of an unknown request", type(event).__name__)
         elif type(event) is Refused or (type(event) is Finished and self._is_last(request_id)):
             del self._tickets[request_id], self._choices_left[request_id], self._names[ticket]
         return ticket

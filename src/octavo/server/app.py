@@ -4,15 +4,16 @@ import logging
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from starlette.middleware.cors import CORSMiddleware
 
+from octavo.config.logs import Caller, working_for
 from octavo.config.schema import Config
 from octavo.engine.client import EngineClient, EngineDead
 from octavo.server import openapi
 from octavo.server.auth import check_operator
 from octavo.server.exchange import HEADERS, ClientGone, Exchange, Receive, Scope, Send
+from octavo.server.journal import shown
 from octavo.server.openai.errors import ApiError, engine_dead, internal_error
 from octavo.server.routes import ROUTES, Handler, Route, meant
 from octavo.server.service import Service
@@ -21,11 +22,8 @@ from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
-access = logging.getLogger("octavo.server.access")
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
-_PROBES = frozenset({"/health", "/health/ready", "/metrics"})
-"""Asked every few seconds by machines: logged only where they fail, and at debug level."""
 
 
 def build_app(
@@ -61,10 +59,11 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self._root_path)
+        caller = working_for(exchange.id)
         if self.service.duty.leaving:
             exchange.replied.append((b"connection", b"close"))  # the client's next request should go elsewhere
         try:
-            await self._dispatch(exchange)
+            await self._dispatch(exchange, caller)
         except ClientGone:
             log.debug("%s: the client went away", exchange.id)
         except ApiError as error:
@@ -72,7 +71,7 @@ class App:
         except EngineDead as error:
             await exchange.refuse(engine_dead(error))
         except Exception:
-            log.exception("%s %s failed in the server (request %s)", exchange.method, _shown(exchange), exchange.id)
+            log.exception("%s %s failed in the server (request %s)", exchange.method, shown(exchange), exchange.id)
             if not exchange.status:
                 await exchange.refuse(internal_error())
         finally:
@@ -83,12 +82,13 @@ class App:
         self.service.visits.ended(exchange.route, _method(exchange), exchange.status, seconds)
         if exchange.error is not None:
             self.service.visits.failed(exchange.error.code, exchange.error.status)
-        _log_access(exchange, seconds)
+        self.service.journal.ended(exchange, seconds)
 
-    async def _dispatch(self, exchange: Exchange) -> None:
+    async def _dispatch(self, exchange: Exchange, caller: Caller) -> None:
         place = exchange.path if exchange.path in self._routes else self._above(exchange.path)
         exchange.route = self._labels.get(place, NO_ROUTE)
         self.service.tenancy.admit(exchange)
+        caller.tenant = exchange.tenant.name
         handler = self._find(exchange, place)
         check_operator(exchange.tenant, exchange.path)
         await handler(self.service, exchange)
@@ -133,19 +133,3 @@ def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
 def _method(exchange: Exchange) -> str:
     """Of what a client sends, only what there is becomes a label."""
     return exchange.method if exchange.method in _METHODS else "other"
-
-
-def _log_access(exchange: Exchange, seconds: float) -> None:
-    quiet = exchange.path in _PROBES
-    level = logging.DEBUG if quiet else logging.INFO
-    if access.isEnabledFor(level):
-        status = exchange.status or "client gone"
-        tokens = f", {exchange.tokens}" if exchange.tokens else ""
-        tenant = f", tenant {exchange.tenant.name}" if exchange.tenant.name else ""
-        text = "%s %s %s in %.3f s%s%s (%s)"
-        access.log(level, text, exchange.method, _shown(exchange), status, seconds, tokens, tenant, exchange.id)
-
-
-def _shown(exchange: Exchange) -> str:
-    """The path as URLs are written: no line, field or colour of the log can begin within it."""
-    return quote(exchange.path, safe="/:@!$&'()*+,;=", errors="replace")

@@ -3,7 +3,6 @@
 Fed by `EngineClient.listen` and nothing else. An event costs a few additions; text is made when somebody asks for it.
 """
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -34,8 +33,6 @@ from octavo.core.waits import GUIDE, STEP
 from octavo.server.course import Course
 from octavo.server.histogram import Spreads
 from octavo.server.tallies import Tallies
-
-log = logging.getLogger(__name__)
 
 _SOURCES = {"memory": "host"}
 """Tiers -> where a cached token came from, in vLLM's words, where they differ."""
@@ -101,7 +98,8 @@ class Meters:
         self.phase_s = defaultdict[str, float](float)
         self.tallies = Tallies()
         self.spreads = Spreads()
-        self._handlers = self._by_kind()
+        self.handlers = self._by_kind()
+        """Kind of event -> who is to be told."""
 
     def _by_kind(self) -> dict[type, Callable[[Any], None]]:
         return {
@@ -163,7 +161,7 @@ class Meters:
         self.refused[code] += 1
 
     def on_event(self, event: Event) -> None:
-        handler = self._handlers.get(type(event))
+        handler = self.handlers.get(type(event))
         if handler is not None:
             handler(event)
 
@@ -266,8 +264,6 @@ class Meters:
         course = self._courses.get(event.request_id)
         if course is not None:
             course.preempted[event.choice] += 1
-        lost = f"{event.tokens_lost} tokens lost, {event.tokens_swapped} kept"
-        log.info("preempted %s/%d (time %d): %s; %s", event.request_id, event.choice, event.times, lost, event.reason)
 
     def _finished(self, event: Finished) -> None:
         stopped = (event.request_id, event.choice) in self._stopped
@@ -315,7 +311,6 @@ class Meters:
         self.num_stalled = event.num_plans
         reason = max(event.waiting, key=event.waiting.__getitem__, default="running")
         self.stalls[reason] += 1
-        log.warning("nothing advances: %s", event.message)
 
     def _tiered(self, event: Tiered) -> None:
         before = self.tier

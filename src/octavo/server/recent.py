@@ -1,7 +1,7 @@
 """Recent: what became of the last requests, and of those that are live. A memory of fixed size, fed by events."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ class Recent:
         self._over: OrderedDict[RequestId, Story] = OrderedDict()
         self._origins: OrderedDict[str, Origin] = OrderedDict()
         self._aliases: OrderedDict[str, str] = OrderedDict()
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self.handlers: Mapping[type, Callable[[Any], None]] = {
             Queued: self._queued,
             Refused: self._refused,
             Admitted: self._admitted,
@@ -116,7 +116,7 @@ class Recent:
             self._live[request_id].stopped.add(choice)
 
     def on_event(self, event: Event) -> None:
-        handler = self._handlers.get(type(event))
+        handler = self.handlers.get(type(event))
         if handler is not None:
             handler(event)
 

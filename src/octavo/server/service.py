@@ -21,6 +21,8 @@ from octavo.server.duty import Duty
 from octavo.server.exposition import registry_of
 from octavo.server.feed import Feed
 from octavo.server.glance import Glance
+from octavo.server.journal import Journal
+from octavo.server.listeners import Listeners
 from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, shutting_down, too_long, unavailable, unknown_model
 from octavo.server.recent import Recent
@@ -82,8 +84,12 @@ class Service:
         self.recent = Recent(self.window)
         self.feed = Feed()
         self.glance = Glance(client)
-        for sink in (self.meters.on_event, self.recent.on_event, self.feed.on_event):
-            client.listen(sink)
+        self.journal = Journal(self.recent, config.observability)
+        self.listeners = Listeners()
+        for each in (self.meters, self.recent, self.journal):
+            self.listeners.add(each.handlers)
+        self.listeners.add_all(self.feed.on_event)
+        client.listen(self.listeners.on_event)
 
     @property
     def facts(self) -> EngineFacts:

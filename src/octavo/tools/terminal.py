@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from octavo.config.logs import say
+
 Show = Callable[[str], None]
 """Given text that is to appear."""
 
@@ -38,7 +40,7 @@ def check_text(text: str, what: str) -> None:
 
 def note(text: str) -> None:
     """A line for a person, beside the answers."""
-    print(f"octavo: {text}", file=sys.stderr, flush=True)
+    say(f"octavo: {text}")
 
 
 def ignore(_: str) -> None:
@@ -69,14 +71,10 @@ def download_progress() -> Iterator[Progress]:
 
         def show(done: int, total: int, text: str) -> None:
             if not shown:
-                shown.append(open_bars.enter_context(_bar()) if sys.stderr.isatty() else progress_lines(_to_stderr))
+                shown.append(open_bars.enter_context(_bar()) if sys.stderr.isatty() else progress_lines(say))
             shown[0](done, total, text)
 
         yield show
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -158,6 +158,7 @@ def make_job(
     answers = [Answer(service.tokenizer, request.params, return_ids=ids) for request in requests]
     job = Job(service, requests, answers, asked.prompt_only, exchange.spending)
     service.recent.came(Origin(job.name, exchange.path, exchange.tenant.name, exchange.id), body.request_id)
+    service.journal.came(requests, service.tokenizer.decode)
     return job
 
 
