@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.config.checks import SPECULATIVE_KEYS, Fault, parse_fault
 from octavo.config.logs import say
 from octavo.config.pooler import read_pooler
-from octavo.config.schema import SPECULATIVE_KEYS, Config, ConfigError, Fault, QueueConfig, parse_fault, settings
+from octavo.config.schema import Config, ConfigError, QueueConfig, settings
 from octavo.engine.llm import OfflineEngine
 
 if TYPE_CHECKING:

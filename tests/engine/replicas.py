@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from octavo.backends.ledger import LedgerBackend
-from octavo.config.schema import parse_fault
+from octavo.config.checks import parse_fault
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend, Capacity
 from octavo.core.request import Request

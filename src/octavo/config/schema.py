@@ -5,7 +5,6 @@ these fields and nothing else. A field is here only because some code reads it. 
 section checks itself, whoever built it.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,8 +12,8 @@ from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Any, cast, get_args, get_type_hints
 
+from octavo.config import checks
 from octavo.config.logs import FORMATS, LEVELS
-from octavo.config.pooler import read_pooler
 
 ENV_PREFIX = "OCTAVO_"
 
@@ -52,59 +51,6 @@ def option(default: Any, **about: Any) -> Any:
     return field(default=default, metadata={"option": Option(**about)})
 
 
-def _origin(origin: str) -> str | None:
-    return None if origin == "*" or "://" in origin else f"{origin!r} is no origin such as https://example.org"
-
-
-def _origins(origins: tuple[str, ...]) -> str | None:
-    return next((problem for problem in map(_origin, origins) if problem), None)
-
-
-def _names(names: tuple[str, ...]) -> str | None:
-    return None if all(name.strip() for name in names) else "a name is empty"
-
-
-def _keys(keys: tuple[str, ...]) -> str | None:
-    return None if all(key.isascii() and key.strip() == key and key for key in keys) else "a key is empty or not ASCII"
-
-
-def _fault(text: str) -> str | None:
-    return None if parse_fault(text) else f"it must be {FAULT_FORMS}"
-
-
-SPECULATIVE_KEYS = ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
-
-
-def _speculative(text: str) -> str | None:
-    try:
-        given: Any = json.loads(text)
-    except ValueError:
-        return "it is not JSON"
-    wanted: dict[str, Any] = cast(dict[str, Any], given) if isinstance(given, dict) else {"method": None}
-    if wanted.get("method", "ngram") != "ngram":
-        return 'it must be an object, whose "method" can only be "ngram"'
-    if unknown := wanted.keys() - {"method", *SPECULATIVE_KEYS}:
-        return f"{min(unknown)!r} is not one of its keys: method, {', '.join(SPECULATIVE_KEYS)}"
-    if any(type(wanted[key]) is not int for key in SPECULATIVE_KEYS if key in wanted):
-        return f"{', '.join(SPECULATIVE_KEYS)} must be whole numbers"
-    longest, shortest = wanted.get("prompt_lookup_max", 4), wanted.get("prompt_lookup_min", 2)
-    if not 1 <= wanted.get("num_speculative_tokens", 0) <= 64:
-        return "num_speculative_tokens must be there, and from 1 to 64"
-    return None if 1 <= shortest <= longest <= 32 else "1 <= prompt_lookup_min <= prompt_lookup_max <= 32 must hold"
-
-
-def _pooler(text: str) -> str | None:
-    try:
-        read_pooler(text)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _root_path(path: str) -> str | None:
-    return None if path == "" or (path.startswith("/") and not path.endswith("/")) else "it must look like /prefix"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Which model, and how its weights and text are to be read."""
@@ -117,7 +63,7 @@ class ModelConfig:
     served_model_name: tuple[str, ...] = option(
         (),
         help="names that clients may use for the model; answers carry the first. Empty: the model's own",
-        check=_names,
+        check=checks.names,
     )
     dtype: str = option(
         "auto",
@@ -146,7 +92,7 @@ class ModelConfig:
         'length 1, how many of their numbers are kept: {"pooling_type": "MEAN", "use_activation": true, '
         '"dimensions": 256}',
         none_means="the last token's hidden state, of length 1, whole",
-        check=_pooler,
+        check=checks.pooler,
     )
     seed: int | None = option(
         None,
@@ -266,7 +212,7 @@ class SchedulerConfig:
         help="guess ahead by prompt lookup, without a change in any token, as JSON: "
         '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}',
         none_means="nothing is guessed",
-        check=_speculative,
+        check=checks.speculative,
     )
     scheduling_policy: str = option(
         "fcfs", help="who goes first; fair: equal shares for tenants", choices=("fcfs", "priority", "fair")
@@ -320,7 +266,7 @@ class EngineConfig:
         None,
         help="test hook: prefill-error, decode-error@N, engine-death@N, engine-freeze@N, slow-load=SECONDS",
         none_means="nothing goes wrong on purpose",
-        check=_fault,
+        check=checks.fault,
         flag=False,
     )
 
@@ -339,7 +285,7 @@ class ServerConfig:
     )
     grpc_port: int = option(50051, help="TCP port of --grpc; 0 lets the system choose", at_least=0, at_most=65535)
     api_key: tuple[str, ...] = option(
-        (), help="keys that clients must send one of; none: no key is asked for", secret=True, check=_keys
+        (), help="keys that clients must send one of; none: no key is asked for", secret=True, check=checks.keys
     )
     tenants: str | None = option(
         None,
@@ -347,7 +293,7 @@ class ServerConfig:
         none_means="all requests are one tenant's",
     )
     allowed_origins: tuple[str, ...] = option(
-        (), help="web origins that browsers may call from (CORS), or *", check=_origins
+        (), help="web origins that browsers may call from (CORS), or *", check=checks.origins
     )
     strict: bool = option(
         False, help="refuse unknown fields, and a max_tokens for which the context has no room, instead of saying so"
@@ -360,7 +306,7 @@ class ServerConfig:
     enable_auto_tool_choice: bool = option(
         True, help="let the model choose whether to call a tool; without it, only none, required and named are allowed"
     )
-    root_path: str = option("", help="path under which a proxy shows this server", check=_root_path)
+    root_path: str = option("", help="path under which a proxy shows this server", check=checks.root_path)
     uvicorn_log_level: str = option(
         "info",
         help="least severe messages of the HTTP server that are logged",
@@ -484,33 +430,6 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
-
-
-FAULT_FORMS = "prefill-error, decode-error@N, engine-death@N, engine-freeze@N or slow-load=SECONDS"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A failure asked for at start-up, to test what others do about it."""
-
-    kind: str
-    """prefill-error | decode-error | engine-death | engine-freeze | slow-load"""
-    at: float = 0
-    """For the `@` kinds the decode step at which it happens, from 1; for slow-load the seconds."""
-
-
-_FAULTS = {"prefill-error": "", "decode-error": "@", "engine-death": "@", "engine-freeze": "@", "slow-load": "="}
-
-
-def parse_fault(text: str) -> Fault | None:
-    """The Fault that `text` describes, or None where it describes none."""
-    for kind, mark in _FAULTS.items():
-        if text == kind and not mark:
-            return Fault(kind)
-        number = text.removeprefix(f"{kind}{mark}")
-        if mark and number != text and number.isdecimal():
-            return Fault(kind, int(number))
-    return None
 
 
 @dataclass(frozen=True, slots=True)

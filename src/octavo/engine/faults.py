@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from octavo.config.schema import Fault
+from octavo.config.checks import Fault
 from octavo.core.plan import StepPlan, StepResult, Work
 from octavo.core.ports import Backend, Capacity
 
