@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from octavo.core.types import Limits, Speculation
     from octavo.engine.client import EngineClient, EngineFacts
     from octavo.engine.compilations import Compile
+    from octavo.engine.dumps import Dumps
     from octavo.engine.launch import ProcessClient
     from octavo.engine.loop import Replica
     from octavo.engine.memory import MemoryPlan
@@ -191,6 +192,7 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     from octavo.core.scheduler import Scheduler
     from octavo.engine.faults import delay_load, with_fault
     from octavo.engine.loop import Replica
+    from octavo.engine.recorder import RecordedScheduler
 
     _check_pooler(config, checkpoint)
     fault = _fault(config)
@@ -208,7 +210,9 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     if below is not None:
         backend, facts = below.backend, _with_tier(facts, below)
     tier = below and below.tier
-    scheduler = Scheduler(limits, fingerprint=checkpoint.fingerprint, block_hash=block_hash, tier=tier)
+    dumps = _dumps(config, facts)
+    kind = Scheduler if dumps is None else RecordedScheduler
+    scheduler = kind(limits, fingerprint=checkpoint.fingerprint, block_hash=block_hash, tier=tier)
     return Replica(
         scheduler,
         with_fault(backend, fault),
@@ -216,7 +220,16 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
         compiler_of(_vocabulary(config, checkpoint), checkpoint.spec.vocab_size),
         config.engine.audit,
         below and below.offload,
+        dumps,
     )
+
+
+def _dumps(config: Config, facts: EngineFacts) -> Dumps | None:
+    from octavo.config.paths import cache_dir
+    from octavo.engine.dumps import Dumps
+
+    place = config.engine.crash_dump_dir
+    return None if place == "off" else Dumps(Path(place) if place else cache_dir() / "crashes", facts.fingerprint)
 
 
 def _check_pooler(config: Config, checkpoint: Checkpoint) -> None:

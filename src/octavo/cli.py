@@ -184,6 +184,16 @@ COMMANDS: dict[str, Command] = {
             *_VISIT,
         ),
     ),
+    "replay": Command(
+        help="make the plans of a dump again, and say what differs first",
+        run="octavo.tools.replay:main",
+        arguments=(
+            _argument("file", metavar="FILE", help="a dump: --crash-dump-dir has them"),
+            _argument("--audit", action="store_true", help="check the laws of the allocator after each step"),
+            _argument("--plans", type=int, default=0, metavar="N", help="print the last N plans as they were"),
+            _JSON,
+        ),
+    ),
     "config": Command(
         help="print each setting, and where its value came from",
         run="octavo.tools.settings:main",
@@ -263,6 +273,7 @@ _EXPECTED = {
     "octavo.text.chat": "TemplateError",
     "octavo.tools.explain": "NothingToExplain",
     "octavo.tools.partner": "AnswerRefused",
+    "octavo.tools.replay": "NoReplay",
     "octavo.tools.terminal": "NotText",
 }
 """What a user can cause. Looked up when something was raised: a module that is not loaded raised nothing."""

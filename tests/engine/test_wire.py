@@ -20,6 +20,7 @@ from octavo.engine.asks import (
     ASKS,
     AddPin,
     CacheReset,
+    DumpWritten,
     Explained,
     ExplainPrefix,
     ListPins,
@@ -28,6 +29,7 @@ from octavo.engine.asks import (
     RemovePin,
     ResetPrefixCache,
     TakeSnapshot,
+    WriteDump,
 )
 from octavo.engine.client import EngineFacts
 from tests.core.test_snapshot import busy
@@ -82,6 +84,7 @@ asks_and_replies = [
     (ListPins("t"), PinList((PIN, PIN), 3)),
     (ExplainPrefix((1, 2), b"ns", "t"), Explained(1, Miss(MissReason.EVICTED, 1, 2.5, (1,), (2, 3)))),
     (ExplainPrefix((1, 2), b"ns", "t"), Explained(1, None)),
+    (WriteDump(), DumpWritten("a/b.dump.gz")),
     (TakeSnapshot(9, 99), snapshot(busy().scheduler, 9, 99, 7.5)),
 ]
 
@@ -97,7 +100,7 @@ def test_asks_and_replies_arrive_as_they_were(ask, reply):
 
 
 def test_every_ask_is_tested_and_answered():
-    assert {type(ask) for ask, _ in asks_and_replies} == set(ASKS.values()) == set(ANSWERS)
+    assert {type(ask) for ask, _ in asks_and_replies} == set(ASKS.values()) == {*ANSWERS, WriteDump}
     assert all(isinstance(reply, type(ask).reply) for ask, reply in asks_and_replies)
 
 

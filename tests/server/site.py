@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +21,10 @@ from octavo.core.ports import Backend, Capacity
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import Limits
 from octavo.engine.client import EngineFacts
+from octavo.engine.dumps import Dumps
 from octavo.engine.launch import InProcessClient
 from octavo.engine.loop import Replica
+from octavo.engine.recorder import RecordedScheduler
 from octavo.loaders import open_checkpoint
 from octavo.loaders.dequant import dequantize
 from octavo.models.checkpoint import Checkpoint
@@ -235,6 +237,9 @@ def running(
     config = config or Config(model=ModelConfig(model="tiny"), server=ServerConfig(port=0))
     limits = narrowed(limits_of(checkpoint, max_num_seqs))
     replica = replica_of(checkpoint, backend or backend_of(checkpoint), limits)
+    if config.engine.crash_dump_dir is not None and config.engine.crash_dump_dir != "off":
+        dumps = Dumps(Path(config.engine.crash_dump_dir), replica.facts.fingerprint)
+        replica = replace(replica, scheduler=RecordedScheduler(limits), dumps=dumps)
     tokenizer, template = text_of(checkpoint, trusts_texts=config.model.allow_special_tokens_in_text)
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

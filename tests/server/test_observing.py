@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo.config.schema import Config, ModelConfig, ServerConfig
+from octavo.cli import OK, USAGE, main
+from octavo.config.schema import Config, EngineConfig, ModelConfig, ServerConfig
 from octavo.core.events import BlockEvicted, Queued, Stepped
 from octavo.models.checkpoint import Checkpoint
 from octavo.server import feed, glance
@@ -307,6 +308,43 @@ def test_a_tenant_sees_its_own_requests_and_no_state(shared: Site) -> None:
         refused = shared.http.get(other, **as_(key))
         check_described(refused, other)
         assert refused.status_code == status, other
+
+
+# -- dumps -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dump_is_written_where_it_was_configured_and_replayed_as_typed(
+    checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config(
+        model=ModelConfig(model="tiny"),
+        server=ServerConfig(port=0),
+        engine=EngineConfig(crash_dump_dir=str(tmp_path / "here")),
+    )
+    with running(checkpoint, config) as site:
+        for prompt in (TEXT, TEXT + " and more", "something else"):
+            site.complete(prompt, max_tokens=5)
+        written = site.post("/octavo/v1/dump")
+    assert written.status_code == 201
+    file = Path(written.json()["path"])
+    assert file.parent == tmp_path / "here"
+    assert main(["replay", str(file), "--audit", "--plans", "2"]) == OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "asked for" and "3 requests" in lines[2] and "the start of the engine" in lines[3]
+    assert lines[4].startswith("  step ") and lines[-1].endswith(" are the same")
+    assert main(["replay", str(file), "--json"]) == OK
+    assert json.loads(capsys.readouterr().out)["difference"] is None
+    assert main(["replay", str(tmp_path)]) == USAGE
+    assert main(["replay", str(tmp_path / "nothing")]) == USAGE
+
+
+def test_a_server_that_writes_no_dumps_says_so(checkpoint: Checkpoint) -> None:
+    config = Config(
+        model=ModelConfig(model="tiny"), server=ServerConfig(port=0), engine=EngineConfig(crash_dump_dir="off")
+    )
+    with running(checkpoint, config) as site:
+        answer = site.post("/octavo/v1/dump")
+        assert answer.status_code == 409 and error_of(answer)["code"] == "dumps_off"
 
 
 # -- config ----------------------------------------------------------------------------------------------------------

@@ -262,6 +262,11 @@ class EngineConfig:
     audit: bool = option(
         False, help="check the laws of the allocator and the scheduler whenever nothing runs; what is broken is logged"
     )
+    crash_dump_dir: str | None = option(
+        None,
+        help="folder for the scheduler's records, for `octavo replay`; no text, token id or name is in them; off: none",
+        none_means="`crashes` in the cache folder",
+    )
     fault: str | None = option(
         None,
         help="test hook: prefill-error, decode-error@N, engine-death@N, engine-freeze@N, slow-load=SECONDS",

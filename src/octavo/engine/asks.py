@@ -99,6 +99,27 @@ class TakeSnapshot(Ask[Snapshot]):
     reply = Snapshot
 
 
-_KINDS: tuple[type[Ask[Any]], ...] = (ResetPrefixCache, AddPin, RemovePin, ListPins, ExplainPrefix, TakeSnapshot)
+@dataclass(frozen=True, slots=True)
+class DumpWritten:
+    path: str
+    """On the engine's machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDump(Ask[DumpWritten]):
+    """Write the record of the scheduler into a file. The loop does it, beside its steps."""
+
+    reply = DumpWritten
+
+
+_KINDS: tuple[type[Ask[Any]], ...] = (
+    ResetPrefixCache,
+    AddPin,
+    RemovePin,
+    ListPins,
+    ExplainPrefix,
+    TakeSnapshot,
+    WriteDump,
+)
 ASKS: Mapping[str, type[Ask[Any]]] = {kind.__name__: kind for kind in _KINDS}
-"""Every kind, by the name under which it travels. `answers.py` has the same, with the answer to each."""
+"""Every kind, by the name under which it travels. `answers.py` answers each but `WriteDump`: that the loop does."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from octavo.core.audit import audit
@@ -15,11 +16,13 @@ from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import RequestId
 from octavo.engine.answers import answer
-from octavo.engine.asks import Ask
+from octavo.engine.asks import Ask, DumpWritten, WriteDump
 from octavo.engine.client import EngineFacts
 from octavo.engine.clock import Clock, now
 from octavo.engine.compilations import Compilations, Compile, no_guides
+from octavo.engine.dumps import Dumps
 from octavo.engine.offload import Offload
+from octavo.engine.recorder import RecordedScheduler
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ class Replica:
     """Are the laws checked when nothing runs?"""
     offload: Offload | None = None
     """Who carries out what plans ask of a lower tier, where there is one. The backend owns it."""
+    dumps: Dumps | None = None
+    """Where the record of the scheduler goes when something is wrong, if anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,7 @@ class EngineLoop:
         self._clock = clock
         self._compilations = Compilations(replica.compile, clock)
         self._offload = replica.offload
+        self._dumps = replica.dumps
         self._saves = False
         self._last_step = 0
         self._commit_s = 0.0
@@ -101,8 +107,13 @@ class EngineLoop:
 
     def run(self, port: Port) -> None:
         """Turns until the port says stop. An exception in a step fails that step's requests and the loop goes on."""
-        while self.turn(port):
-            pass
+        try:
+            while self.turn(port):
+                pass
+        except Exception as error:
+            if self._dumps is not None:
+                self._dumps.last(self._scheduler, "engine died", f"{type(error).__name__}: {error}")
+            raise
 
     def begun(self) -> Sequence[Event]:
         """The gauges before anything has happened: to be published first."""
@@ -146,6 +157,8 @@ class EngineLoop:
         """What is done while nothing runs: pins whose time is up end, and a lower tier is given what it lacks."""
         time_s = self._clock()
         events = self._scheduler.cache.expire_pins(time_s)
+        if events and isinstance(self._scheduler, RecordedScheduler):
+            self._scheduler.pins_expired(time_s)
         if self._unaudited:
             events = (*events, self._audit(time_s))
         self._saves = self._offload is not None and self._save()
@@ -157,6 +170,8 @@ class EngineLoop:
         violations = audit(self._scheduler)
         for violation in violations:
             log.error("a law is broken, please report it: %s", violation)
+        if violations:
+            self._dump_soon("law broken", "; ".join(violations))
         return Audited(time_s, violations)
 
     def _save(self) -> bool:
@@ -181,6 +196,8 @@ class EngineLoop:
                 events += self._submit(order, time_s)
             elif isinstance(order, Withdraw):
                 events += self._cancel(order, time_s)
+            elif isinstance(order.ask, WriteDump):
+                self._write_dump(order)
             else:
                 told, reply = self._answer(order.ask, time_s)
                 events += told
@@ -204,10 +221,27 @@ class EngineLoop:
     def _answer(self, ask: Ask[Any], time_s: float) -> tuple[Sequence[Event], Any]:
         """A question that cannot be answered is its asker's misfortune, nobody else's."""
         try:
+            if isinstance(self._scheduler, RecordedScheduler):
+                self._scheduler.asked(ask, time_s)
             return answer(self._scheduler, ask, time_s)
         except Exception as error:
             log.exception("%s cannot be answered", type(ask).__name__)
             return (), error
+
+    def _write_dump(self, order: Question) -> None:
+        """Its reply comes when the file is there."""
+        if self._dumps is None:
+            order.reply(RuntimeError("this engine writes no dumps: --crash-dump-dir is off"))
+            return
+
+        def reply(outcome: Path | Exception) -> None:
+            order.reply(outcome if isinstance(outcome, Exception) else DumpWritten(str(outcome)))
+
+        self._dumps.asked(self._scheduler, "asked for", "", reply)
+
+    def _dump_soon(self, reason: str, message: str) -> None:
+        if self._dumps is not None:
+            self._dumps.soon(self._scheduler, reason, message)
 
     def _guided(self) -> list[Event]:
         """Hands guides to those who are held for them. Waits for one where there is nothing else to do."""
@@ -231,6 +265,7 @@ class EngineLoop:
         for event in events:
             if isinstance(event, Stalled):
                 log.warning("%s", event.message)
+                self._dump_soon("stalled", event.message)
         if self._scheduler.watchdog.num_stalled >= MAX_STALLED:
             raise RuntimeError(
                 f"{self._scheduler.watchdog.num_stalled} plans in a row have no work, though something waits"
@@ -266,7 +301,10 @@ class EngineLoop:
             if self._scheduler.in_flight is not plan:
                 raise  # commit broke half way: nothing can be trusted any more
             log.exception("step %d failed: the %d works in it end with an error", plan.step, len(plan.work))
-            return self._scheduler.fail(plan, f"the step failed: {type(error).__name__}: {error}", self._clock())
+            message = f"the step failed: {type(error).__name__}: {error}"
+            events = self._scheduler.fail(plan, message, self._clock())
+            self._dump_soon("step failed", message)
+            return events
         except BaseException:
             if self._scheduler.in_flight is plan:
                 self._scheduler.fail(plan, "interrupted", self._clock())

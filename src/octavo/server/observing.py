@@ -11,11 +11,12 @@ import msgspec
 from octavo import __version__
 from octavo.config.rows import rows
 from octavo.core.snapshot import LEGEND, LiveRequest, Snapshot
-from octavo.engine.client import EngineState
+from octavo.engine.asks import WriteDump
+from octavo.engine.client import AskFailed, EngineState
 from octavo.engine.clock import now
 from octavo.server.exchange import EventStream, Exchange
 from octavo.server.feed import Reader
-from octavo.server.openai.errors import ApiError, invalid
+from octavo.server.openai.errors import ApiError, failed, invalid
 from octavo.server.openai.sse import COMMENT
 from octavo.server.service import Service
 from octavo.server.state_shapes import (
@@ -111,6 +112,17 @@ async def config(service: Service, exchange: Exchange) -> None:
         "report": list(service.client.facts.report) if ready else [],
     }
     await exchange.reply(200, msgspec.json.encode(shown))
+
+
+async def write_dump(service: Service, exchange: Exchange) -> None:
+    """Writes the record of the scheduler into a file of --crash-dump-dir, for `octavo replay`. It has no text in it."""
+    if service.config.engine.crash_dump_dir == "off":
+        raise ApiError(409, "this server writes no dumps: --crash-dump-dir is off", code="dumps_off")
+    try:
+        written = await service.ask(WriteDump())
+    except AskFailed as error:
+        raise failed(f"the dump cannot be written: {error}", "internal_error") from None
+    await exchange.reply(201, msgspec.json.encode({"path": written.path}))
 
 
 _FORGOTTEN = "it was refused before the engine saw it, is longer ago than the last 1000, or somebody else's"

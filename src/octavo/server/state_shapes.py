@@ -210,6 +210,12 @@ class SettingShown(TypedDict):
     help: str
 
 
+class DumpShown(TypedDict):
+    """The file, on the server's machine."""
+
+    path: str
+
+
 class Settings(TypedDict):
     """All settings that the server runs with, and what the engine made of them at its start."""
 

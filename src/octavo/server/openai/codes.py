@@ -160,6 +160,11 @@ CODES: Mapping[str, Code] = {
         "the prefix cache cannot be emptied while requests hold blocks",
         "try again when no request runs",
     ),
+    "dumps_off": Code(
+        (409,),
+        "the server writes no dumps",
+        "start without --crash-dump-dir off",
+    ),
     "pin_quota_exceeded": Code(
         (409,),
         "the tenant may not pin so many blocks (--pin-quota)",
