@@ -130,3 +130,11 @@ def test_one_gguf_file_is_chosen_by_a_part_of_its_name(hub: str, tmp_path: Path)
         LoadError, match=r"org/name:tiny fits 2 GGUF files; there are: tiny-Q4_0\.gguf, tiny-Q8_0\.gguf"
     ):
         download_gguf("org/name", "tiny", no_progress, into=tmp_path / "cache", endpoint=hub)
+
+
+def test_a_cached_file_is_found_when_offline(hub: str, tmp_path: Path) -> None:
+    """As a server is started whose model was fetched before it: in a pod, by an init container."""
+    online = download_gguf("org/name", "q8_0", no_progress, into=tmp_path, endpoint=hub)
+    assert download_gguf("org/name", "q8_0", no_progress, into=tmp_path, endpoint=CLOSED) == online
+    with pytest.raises(LoadError, match=r"org/name:q4_0 fits 0 GGUF files; there are: tiny-Q8_0\.gguf"):
+        download_gguf("org/name", "q4_0", no_progress, into=tmp_path, endpoint=CLOSED)

@@ -85,18 +85,36 @@ def download_folder(
 def download_gguf(
     repository: str, part: str, progress: Progress, *, into: Path | None = None, endpoint: str | None = None
 ) -> Path:
-    """The one GGUF file of a repository whose name contains `part`; LoadError lists the files where it is not one."""
-    from huggingface_hub import HfApi, hf_hub_download
+    """The one GGUF file of a repository whose name contains `part`; LoadError lists the files where it is not one.
+
+    Like `download_folder`: a cached one serves when offline.
+    """
+    from huggingface_hub import hf_hub_download
 
     with _hub_errors(repository):
-        siblings = HfApi(endpoint=endpoint).model_info(repository).siblings or []
-    names = [file.rfilename for file in siblings if file.rfilename.endswith(".gguf")]
+        names = _gguf_names(repository, into, endpoint)
     chosen = [name for name in names if part.lower() in name.lower()]
     if len(chosen) != 1:
         raise LoadError(f"{repository}:{part} fits {len(chosen)} GGUF files; there are: {', '.join(names) or 'none'}")
     progress(0, 0, f"downloading {chosen[0]} of {repository} from the Hugging Face Hub")
     with _hub_errors(repository):
         return Path(str(hf_hub_download(repository, chosen[0], cache_dir=into, endpoint=endpoint)))
+
+
+def _gguf_names(repository: str, into: Path | None, endpoint: str | None) -> list[str]:
+    """Its GGUF files: those on the Hub, or those in the cache where the Hub cannot be asked."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        siblings = HfApi(endpoint=endpoint).model_info(repository).siblings or []
+    except Exception as error:  # noqa: BLE001 - offline has many names; whatever it is, a cached file is better
+        try:
+            folder = Path(str(snapshot_download(repository, cache_dir=into, local_files_only=True)))
+        except LocalEntryNotFoundError:
+            raise error from None
+        return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
+    return [file.rfilename for file in siblings if file.rfilename.endswith(".gguf")]
 
 
 @contextmanager
