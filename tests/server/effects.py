@@ -1,6 +1,7 @@
 """What each field of each endpoint does, as a table: `test_each_field.py` sends them alone and looks.
 
-A new endpoint adds an Endpoint to ENDPOINTS, a new field an Effect to its endpoint's table; tests fail until they do.
+A new endpoint adds an Endpoint to those of `endpoints.py`, a new field an Effect to its endpoint's table; tests fail
+until they do.
 """
 
 import dataclasses

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.openai.schema import Body
 from octavo.server.routes import ROUTES
-from tests.server import dialect_effects, effects
 from tests.server.described import COMPONENTS, errors
 from tests.server.effects import (
     ABSENT,
@@ -29,6 +28,7 @@ from tests.server.effects import (
     Fields,
     nothing,
 )
+from tests.server.endpoints import ENDPOINTS
 from tests.server.site import Site, running
 
 TEMPLATE = (
@@ -39,7 +39,6 @@ TEMPLATE = (
     "{{ each.function.input_examples }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-ENDPOINTS = (*effects.ENDPOINTS, *dialect_effects.ENDPOINTS)
 BODIES = {route.path: route.body for route in ROUTES if route.body is not None}
 EVENTS = {route.path for route in ROUTES if route.events is not None}
 

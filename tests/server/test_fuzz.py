@@ -23,7 +23,8 @@ from octavo.config.schema import Config, LimitsConfig, ModelConfig, SchedulerCon
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.manners import manner_of
 from tests.server.described import errors
-from tests.server.effects import ABSENT, ENDPOINTS
+from tests.server.effects import ABSENT
+from tests.server.endpoints import ENDPOINTS
 from tests.server.site import PATIENCE_S, Site, running
 
 MOST_CHOICES = 4
