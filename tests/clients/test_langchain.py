@@ -52,5 +52,12 @@ def test_documents_and_queries_are_embedded_alike(said: Any) -> None:
     assert france == again != oslo == said["embedded"]["query"] and len(oslo) == 576
 
 
+def test_responses_are_the_same_answers(said: Any) -> None:
+    responses = said["responses"]
+    assert responses["texts"] == [FRANCE] * 2 and responses["shaped"]["city"] == "Paris"
+    assert [usage["output_tokens"] for usage in responses["usage"]] == [8, 8]
+    assert responses["called"] == "get_weather"
+
+
 def test_a_prompt_that_is_too_long_is_the_error_that_agents_catch(said: Any) -> None:
     assert "ContextOverflowError" in said["refused"]

@@ -1,4 +1,4 @@
-"""litellm, by its routes for vLLM and for plain completions."""
+"""litellm, by its routes for vLLM, plain completions, OpenAI's Responses and Anthropic's Messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,10 +43,14 @@ def test_tools_are_called(said: Any) -> None:
         )
 
 
+def test_responses_and_messages_are_the_same_answers(said: Any) -> None:
+    assert said["in_other_words"] == [FRANCE] * 3
+
+
 def test_an_answer_is_read_into_a_class(said: Any) -> None:
     assert said["shaped"] == {"city": "Paris", "country": "France"}
 
 
 def test_errors_are_the_kinds_that_callers_catch(said: Any) -> None:
-    """The second is what `context_window_fallbacks` go by."""
-    assert said["refused"] == ["BadRequestError", "ContextWindowExceededError"]
+    """The others are what `context_window_fallbacks` go by."""
+    assert said["refused"] == ["BadRequestError", "ContextWindowExceededError", "ContextWindowExceededError"]

@@ -85,6 +85,18 @@ def embedded() -> dict[str, Any]:
     return {"documents": model.embed_documents([FRANCE, OSLO, FRANCE]), "query": model.embed_query(OSLO)}
 
 
+def in_other_words() -> dict[str, Any]:
+    """By /v1/responses."""
+    chat = ChatOpenAI(use_responses_api=True, max_tokens=80, **ASKED)
+    whole, streamed = chat.invoke(FRANCE), joined(chat.stream(FRANCE))
+    return {
+        "texts": [whole.text, streamed.text],
+        "usage": [whole.usage_metadata, streamed.usage_metadata],
+        "shaped": chat.with_structured_output(Capital).invoke(FRANCE).model_dump(),
+        "called": chat.bind_tools([get_weather], tool_choice="any").invoke(OSLO).tool_calls[0]["name"],
+    }
+
+
 def refused(chat: ChatOpenAI) -> list[str]:
     try:
         chat.invoke(FRANCE * 1000)
@@ -104,6 +116,7 @@ if __name__ == "__main__":
         "called": called(chat),
         "shaped": shaped(chat),
         "first_logprob": first_logprob,
+        "responses": in_other_words(),
         "embedded": embedded(),
         "refused": refused(chat),
     }

@@ -77,6 +77,20 @@ def called_in_a_stream() -> dict[str, Any]:
     return {"name": call.function.name, "arguments": json.loads(call.function.arguments), "end": choice.finish_reason}
 
 
+def in_other_words() -> list[str]:
+    """By /v1/responses, and by Anthropic's /v1/messages whole and streamed."""
+    responses = {**ASKED, "max_output_tokens": ASKED["max_tokens"]}
+    del responses["max_tokens"]
+    answer = litellm.responses(input=FRANCE[0]["content"], **{**responses, "model": f"openai/{MODEL}"})
+    asked = {**ASKED, "model": f"anthropic/{MODEL}", "api_base": URL}
+    chunks = litellm.completion(messages=FRANCE, stream=True, **asked)
+    return [
+        answer.output[0].content[0].text,
+        litellm.completion(messages=FRANCE, **asked).choices[0].message.content,
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks),
+    ]
+
+
 def shaped() -> dict[str, Any]:
     answer = litellm.completion(messages=FRANCE, response_format=Capital, **ASKED)
     return Capital.model_validate_json(answer.choices[0].message.content).model_dump()
@@ -97,13 +111,18 @@ if __name__ == "__main__":
         "streamed": streamed(),
         "together": asyncio.run(together()),
         "continued": continued(),
-        "embedded": embedded(),
         "called": [
             called(tool_choice="required"),
             called(tool_choice={"type": "function", "function": {"name": "get_weather"}}),
             called_in_a_stream(),
         ],
+        "in_other_words": in_other_words(),
+        "embedded": embedded(),
         "shaped": shaped(),
-        "refused": [refused(FRANCE, temperature=-1), refused(FRANCE * 1000)],
+        "refused": [
+            refused(FRANCE, temperature=-1),
+            refused(FRANCE * 1000),
+            refused(FRANCE * 1000, model=f"anthropic/{MODEL}", api_base=URL),
+        ],
     }
     print(json.dumps(said))
