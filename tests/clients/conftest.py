@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.clients import interpreter
+from tests.clients.page import addressed, example_of
 from tests.clients.rest import check_rest
 from tests.system.serving import MODEL, Served, serving
 
@@ -31,12 +32,16 @@ def visited(server: Served) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def ask(server: Served, installed: None) -> Callable[[str], Any]:
-    """Runs a program against the server, which must be at rest afterwards; what it printed, as JSON."""
+def ask(server: Served, installed: None) -> Callable[[str, str], Any]:
+    """Runs the example that imports a package, and a program, against the server; it must be at rest afterwards.
 
-    def ask(program: str) -> Any:
-        said = interpreter.said(program, server.url, MODEL)
+    What the program printed as JSON, with what the example printed as `documented`.
+    """
+
+    def ask(package: str, program: str) -> Any:
+        example = addressed(example_of(package), server)
+        documented, said = interpreter.said(program, server.url, MODEL, example=example)
         check_rest(server)
-        return said
+        return {**said, "documented": documented}
 
     return ask

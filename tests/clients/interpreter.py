@@ -38,6 +38,14 @@ def output_of(*command: str) -> str:
     return done.stdout
 
 
-def said(program: str, *arguments: str) -> Any:
-    """The JSON that a program of this folder prints; on its last line, since some clients print more."""
-    return json.loads(output_of(str(PYTHON), str(PROGRAMS / f"{program}.py"), *arguments).splitlines()[-1])
+def said(program: str, *arguments: str, example: str = "") -> tuple[str, Any]:
+    """What an example prints, and the JSON that a program of this folder then prints as its last line.
+
+    In one process: importing such a client takes longer than what is asked of it.
+    """
+    path = str(PROGRAMS / f"{program}.py")
+    program_after = (
+        f"import runpy, sys; sys.argv = {[path, *arguments]!r}; runpy.run_path({path!r}, run_name='__main__')"
+    )
+    *shown, last = output_of(str(PYTHON), "-c", f"{example}\n{program_after}").splitlines()
+    return "\n".join(shown), json.loads(last)

@@ -9,8 +9,12 @@ FRANCE = "The capital of France is Paris."
 
 
 @pytest.fixture(scope="module")
-def said(ask: Callable[[str], Any]) -> Any:
-    return ask("langchain_client")
+def said(ask: Callable[[str, str], Any]) -> Any:
+    return ask("langchain_openai", "langchain_client")
+
+
+def test_the_documented_example_names_the_capital_of_france(said: Any) -> None:
+    assert "Paris" in said["documented"]
 
 
 def test_answers_are_the_same_whole_streamed_and_together(said: Any) -> None:

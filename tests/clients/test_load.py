@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.clients import interpreter
+from tests.clients.page import addressed, examples
 from tests.clients.rest import check_rest
-from tests.clients.test_documented import addressed, examples
 from tests.system.serving import Served
 
 pytestmark = pytest.mark.slow

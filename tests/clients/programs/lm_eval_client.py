@@ -1,7 +1,7 @@
 """Runs lm_eval as a script does, and prints scores and samples as JSON: lm_eval_client.py '[{"model": ..., ...}, ...]'
 
-A run has `model` and `model_args` as on lm_eval's command line, `tasks`, and `chat` where the model's chat template is
-applied. The tasks are those beside this folder.
+A run has `model` and `model_args` as on lm_eval's command line, `tasks`, `chat` where the model's chat template is
+applied, and `limit` where only so many documents are asked about. The tasks are those beside this folder.
 """
 
 import json
@@ -15,13 +15,16 @@ from lm_eval.tasks import TaskManager
 TASKS = Path(__file__).parents[1] / "tasks"
 
 
-def evaluate(model: str, model_args: dict[str, Any], tasks: list[str], chat: bool = False) -> dict[str, Any]:
+def evaluate(
+    model: str, model_args: dict[str, Any], tasks: list[str], chat: bool = False, limit: int | None = None
+) -> dict[str, Any]:
     found = simple_evaluate(
         model,
         model_args,
         tasks=tasks,
         task_manager=TaskManager(include_path=str(TASKS), include_defaults=False),
         apply_chat_template=chat,
+        limit=limit,
         bootstrap_iters=0,
     )
     scores = {task: numbers(metrics) for task, metrics in found["results"].items()}
