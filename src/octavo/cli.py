@@ -94,7 +94,7 @@ _SAMPLING = (
 )
 _VISIT = (
     _argument("--url", help="the server; default: where the configuration has it listen"),
-    _argument("--key", metavar="KEY", help="the API key to send; default: the first of --api-key"),
+    _argument("--key", "--api-key", metavar="KEY", help="the API key to send; default: the first of --api-key"),
     _JSON,
 )
 _PREFIX = (
@@ -181,6 +181,15 @@ COMMANDS: dict[str, Command] = {
             ),
             _argument("text", metavar="TEXT", nargs="*", help="the id, the prompt, the setting, or the code"),
             *_PREFIX,
+            *_VISIT,
+        ),
+    ),
+    "top": Command(
+        help="watch a running server: rates, latencies, queue, KV cache and requests",
+        run="octavo.tools.top:main",
+        arguments=(
+            _argument("--interval", type=float, default=1.0, metavar="SECONDS", help="how often to look; default: 1"),
+            _argument("--once", action="store_true", help="look once, print that, and end"),
             *_VISIT,
         ),
     ),

@@ -415,7 +415,7 @@ class ObservabilityConfig:
         at_least=0,
     )
     disable_access_log_for_endpoints: tuple[str, ...] = option(
-        ("/health", "/health/ready", "/metrics"),
+        ("/health", "/health/ready", "/metrics", "/octavo/v1/state"),
         help="paths whose requests are logged at level debug only, for what asks every few seconds",
     )
 

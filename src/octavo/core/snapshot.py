@@ -96,11 +96,15 @@ def cells_of(cache: KvCache, most_cells: int) -> tuple[str, int]:
 
     Of equally many, the one that holds more wins: pinned, shared, leased, cached, blank.
     """
-    marks = block_states(cache)
-    size = -(-len(marks) // most_cells)
-    if size > 1:
-        marks = bytes([_commonest(marks[at : at + size]) for at in range(0, len(marks), size)])
-    return marks.decode(), size
+    return gathered(block_states(cache).decode(), most_cells)
+
+
+def gathered(cells: str, most_cells: int) -> tuple[str, int]:
+    """The same map in no more than so many cells, and how many of the old ones each stands for."""
+    size = max(1, -(-len(cells) // most_cells))
+    if size == 1:
+        return cells, 1
+    return "".join([_commonest(cells[at : at + size]) for at in range(0, len(cells), size)]), size
 
 
 def block_states(cache: KvCache) -> bytes:
@@ -114,8 +118,8 @@ def block_states(cache: KvCache) -> bytes:
     return bytes(marks)
 
 
-def _commonest(marks: bytes) -> int:
-    return max((PINNED, SHARED, LEASED, CACHED, BLANK), key=marks.count)
+def _commonest(cells: str) -> str:
+    return max("PSLc.", key=cells.count)
 
 
 def _live(roster: Roster, waits: Waits, name: RequestId, now: float) -> LiveRequest:

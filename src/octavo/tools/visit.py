@@ -19,13 +19,20 @@ class ServerRefused(RuntimeError):
     """There is no server, or it says no; the message says which, and why."""
 
 
-def ask(config: Config, options: argparse.Namespace, method: str, path: str, body: Any = None) -> dict[str, Any]:
+def ask(
+    config: Config,
+    options: argparse.Namespace,
+    method: str,
+    path: str,
+    body: Any = None,
+    patience_s: float = PATIENCE_S,
+) -> dict[str, Any]:
     """The answer of the server at `--url`, or where the configuration would have it listen. Raises ServerRefused."""
-    url = urlsplit(options.url or near_url(config.server.host, config.server.port))
+    url = urlsplit(url_of(config, options))
     kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(url.scheme)
     if kind is None or not url.hostname:
         raise ServerRefused(f"--url must look like http://127.0.0.1:8000, got {options.url!r}")
-    connection = kind(url.hostname, url.port, timeout=PATIENCE_S)
+    connection = kind(url.hostname, url.port, timeout=patience_s)
     try:
         payload = None if body is None else msgspec.json.encode(body)
         connection.request(method, url.path.rstrip("/") + path, payload, _headers(config, options))
@@ -35,6 +42,11 @@ def ask(config: Config, options: argparse.Namespace, method: str, path: str, bod
         raise ServerRefused(f"no answer from {url.geturl()}: {error or type(error).__name__}") from error
     finally:
         connection.close()
+
+
+def url_of(config: Config, options: argparse.Namespace) -> str:
+    """The server that is asked."""
+    return options.url or near_url(config.server.host, config.server.port)
 
 
 def _headers(config: Config, options: argparse.Namespace) -> dict[str, str]:
