@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.config.schema import Config, LimitsConfig, ModelConfig, SchedulerConfig, ServerConfig
+from octavo.config.schema import Config, EngineConfig, LimitsConfig, ModelConfig, SchedulerConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.manners import manner_of
 from tests.server.described import errors
@@ -44,6 +44,7 @@ def small(checkpoint: Checkpoint) -> Iterator[Site]:
         model=ModelConfig(model="tiny"),
         server=ServerConfig(port=0),
         scheduler=SchedulerConfig(max_num_seqs=MOST_CHOICES),
+        engine=EngineConfig(crash_dump_dir="off"),
         limits=LimitsConfig(max_prompts=MOST_CHOICES, max_choices=MOST_CHOICES),
     )
     with running(checkpoint, config, max_num_seqs=MOST_CHOICES) as site:

@@ -129,8 +129,12 @@ def _content(route: "Route", schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _events(route: "Route", text: str, schemas: dict[str, Any]) -> dict[str, Any]:
+    """As OpenAPI 3.1 has no word for streams, the schema is that of one event, which is how tools read it."""
     event = _shape(route.events, schemas)
-    return {"schema": {"type": "string", "description": text}, "x-octavo-event": event}
+    data = {"type": "string", "contentMediaType": _JSON, "contentSchema": event}
+    fields = {"data": data, "event": {"type": "string"}, "id": {"type": "string"}}
+    schema = {"type": "object", "properties": fields, "required": ["data"], "description": text}
+    return {"schema": schema, "x-octavo-event": event}
 
 
 def _problem_name(status: int, error: Any) -> str:
