@@ -1,6 +1,7 @@
 """The Helm chart: what it makes of values is valid for Kubernetes, safe, and fits the server that it starts."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -308,6 +309,18 @@ def test_scaling_follows_metrics_that_there_are(of: Any) -> None:
     assert scaled["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == scaler["behavior"]
     for name in ("HPA", "KEDA"):
         assert "replicas" not in of(name)["Deployment"]["spec"]
+
+
+def test_the_documented_adapter_serves_what_the_hpa_asks_for(of: Any) -> None:
+    text = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    rules = yaml.safe_load(
+        next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "rules" in block)
+    )
+    served = {rule["name"]["as"]: rule["seriesQuery"].partition("{")[0] for rule in rules["rules"]}
+    assert [each["pods"]["metric"]["name"] for each in of("HPA")["HorizontalPodAutoscaler"]["spec"]["metrics"]] == list(
+        served
+    )
+    assert set(served.values()) <= {metric.name for metric in METRICS}
 
 
 def test_a_pod_that_fetches_nothing_may_reach_nothing(of: Any) -> None:
