@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.config.checks import SPECULATIVE_KEYS, Fault, parse_fault
+from octavo.config.checks import SPECULATIVE_KEYS, parse_fault
 from octavo.config.logs import say
 from octavo.config.pooler import read_pooler
 from octavo.config.schema import Config, ConfigError, QueueConfig, settings
@@ -189,13 +189,14 @@ _BACKENDS: dict[str, Callable[[Config, Checkpoint, Report], _Loaded]] = {
 def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Replica:
     """Loads the model, sizes its cache, and wires backend and scheduler. Raises ValueError with words for people."""
     from octavo.config.machine import available_memory_bytes
+    from octavo.control.governor import governor_for
     from octavo.core.scheduler import Scheduler
     from octavo.engine.faults import delay_load, with_fault
     from octavo.engine.loop import Replica
     from octavo.engine.recorder import RecordedScheduler
 
     _check_pooler(config, checkpoint)
-    fault = _fault(config)
+    fault = parse_fault(config.engine.fault) if config.engine.fault else None
     block_hash = block_hash_of(config)
     memory = available_memory_bytes()  # before the weights take theirs
     report("loading the weights")
@@ -221,6 +222,7 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
         config.engine.audit,
         below and below.offload,
         dumps,
+        governor_for(config.slo, limits),
     )
 
 
@@ -339,10 +341,6 @@ def _format_of(config: Config, checkpoint: Checkpoint, facts: EngineFacts) -> by
 
     names = (facts.fingerprint, checkpoint.fingerprint.hex(), config.engine.backend, config.cache.block_size)
     return hashlib.sha256(repr((*names, config.cache.prefix_caching_hash_algo)).encode()).digest()
-
-
-def _fault(config: Config) -> Fault | None:
-    return None if config.engine.fault is None else parse_fault(config.engine.fault)
 
 
 def _memory_plan(config: Config, checkpoint: Checkpoint, loaded: _Loaded, memory: tuple[int, str]) -> MemoryPlan:

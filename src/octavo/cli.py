@@ -29,7 +29,7 @@ EXIT_STATUS = {
 
 MODEL = ("model",)
 COMPUTE = ("model", "cache", "scheduler", "engine")
-ALL = (*COMPUTE, "queue", "server", "limits", "observability")
+ALL = (*COMPUTE, "queue", "slo", "server", "limits", "observability")
 
 
 @dataclass(frozen=True, slots=True)

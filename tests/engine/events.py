@@ -19,6 +19,7 @@ from octavo.core.events import (
     Queued,
     Refused,
     Stalled,
+    Steered,
     Stepped,
     Tiered,
 )
@@ -58,6 +59,7 @@ def of_requests(ids: list[str]) -> st.SearchStrategy:
         st.builds(Drafted, request_ids, counts, times, counts, counts),
         st.builds(Preempted, request_ids, counts, times, counts, names, counts, names, counts),
         st.builds(Stalled, times, counts, st.dictionaries(names, counts), names),
+        st.builds(Steered, times, names, names, counts, counts, *[st.none() | numbers] * 4),
         st.builds(Tiered, times, names, *[counts] * 11, st.none() | names),
         st.builds(BlockStored, times, st.binary(max_size=32), st.none() | st.binary(max_size=32), counts),
         st.builds(Audited, times, st.lists(names, max_size=2).map(tuple)),

@@ -16,6 +16,7 @@ from octavo.backends.ledger import LedgerBackend
 from octavo.core.pins import PinWish
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
+from octavo.core.throttle import Throttle
 from octavo.core.types import Limits, Speculation
 from octavo.engine import dump, recorder
 from octavo.engine.answers import answer
@@ -66,6 +67,8 @@ class Life:
                 self.scheduler.cancel(name, self.tick(), self.random.choice([None, 0, 1]))
             elif self.random.random() < 0.15:
                 self.ask()
+            elif self.random.random() < 0.15:
+                self.scheduler.throttle(Throttle(self.random.randint(1, 24), self.random.randint(1, 4)))
             for choice in tuple(self.scheduler.roster.held):
                 self.release(choice.request_id)
             if self.scheduler.has_work:

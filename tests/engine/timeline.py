@@ -12,7 +12,7 @@ from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.types import Limits
 from octavo.engine.client import EngineFacts
-from octavo.engine.loop import EngineLoop, Order, Replica
+from octavo.engine.loop import EngineLoop, Order, Replica, Steer
 
 COSTS = StepCosts(base_s=0.010, token_s=0.0005, seq_s=0.001)
 """About those of a small model on two cores."""
@@ -51,12 +51,15 @@ class Timeline:
         return [event for event in self.events if isinstance(event, kinds)]
 
 
-def replica_of(limits: Limits, time: VirtualTime, costs: StepCosts = COSTS) -> tuple[Replica, SimulatedBackend]:
+def replica_of(
+    limits: Limits, time: VirtualTime, costs: StepCosts = COSTS, steer: Steer | None = None
+) -> tuple[Replica, SimulatedBackend]:
     ledger = LedgerBackend(
         num_blocks=limits.num_blocks,
         block_size=limits.block_size,
         vocab_size=limits.vocab_size,
         max_model_len=limits.max_model_len,
+        windows=(1,),  # tokens depend on the last one alone: to read a long past takes a ledger longer than all else
     )
     backend = SimulatedBackend(ledger, costs, time)
     facts = EngineFacts(
@@ -68,7 +71,7 @@ def replica_of(limits: Limits, time: VirtualTime, costs: StepCosts = COSTS) -> t
         weight_format="none",
         kv_cache_dtype="none",
     )
-    return Replica(Scheduler(limits), backend, facts), backend
+    return Replica(Scheduler(limits), backend, facts, steer=steer), backend
 
 
 def played(limits: Limits, arrivals: Iterable[tuple[float, Request]], **about) -> Timeline:

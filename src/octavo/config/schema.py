@@ -243,6 +243,32 @@ class QueueConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SloConfig:
+    """Latency objectives of a server: with one, steps are kept shorter than the limits allow, where they must be."""
+
+    slo_itl_ms: float | None = option(
+        None,
+        help="99 of 100 inter-token latencies are to be at most this: steps get fewer tokens, then fewer choices run",
+        unit="milliseconds",
+        above=0,
+        at_most=3_600_000,
+        none_means="no such objective: steps are as long as the limits allow",
+    )
+    slo_ttft_ms: float | None = option(
+        None,
+        help="99 of 100 first tokens are to come within this: where they are late, steps get as many tokens as "
+        "slo_itl_ms allows; without that, it is only watched",
+        unit="milliseconds",
+        above=0,
+        at_most=3_600_000,
+        none_means="no such objective",
+    )
+
+    def __post_init__(self) -> None:
+        check_section(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What computes, and on how much of the machine."""
 
@@ -431,6 +457,7 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
+    slo: SloConfig = field(default_factory=SloConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)

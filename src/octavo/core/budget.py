@@ -186,6 +186,8 @@ class StepBudget:
     """What is left of one step. Made anew for each plan, spent while the plan is made, then thrown away."""
 
     tokens: int
+    most_seqs: int = 0
+    """Choices that may run in it."""
     seqs: int = 0
     """Choices that may still start to run."""
     partials: int = 0

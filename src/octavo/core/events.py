@@ -221,6 +221,27 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
+class Steered:
+    """Latency objectives were looked at: what was measured, and how far the engine is throttled from now on."""
+
+    time_s: float
+    reason: str
+    """`hold` where nothing changes, else a `Decision.reason` of control/slo.py."""
+    message: str
+    """The arithmetic."""
+    num_tokens: int
+    """The most of a step with decodes, beside which a block of a prompt always has room."""
+    num_seqs: int
+    """The most choices that run."""
+    itl_s: float | None
+    """The p99 of what was measured under this throttle so far; None: nothing was."""
+    ttft_s: float | None
+    itl_aim_s: float | None
+    """The objective; None: there is none."""
+    ttft_aim_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReady:
     """An engine takes requests: the first one, or another in the place of one that was lost. Its client tells it."""
 
@@ -281,6 +302,7 @@ Event = (
     | Tiered
     | Audited
     | Stepped
+    | Steered
     | EngineReady
     | EngineLost
 )

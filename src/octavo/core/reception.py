@@ -30,18 +30,21 @@ class Reception:
         self.lengths = AnswerLengths()
         self.drained = DrainRate()
 
-    def receive(self, request: Request, roster: Roster, cache: KvCache) -> Terms | Never | Overfull:
-        """The terms on which it may enter the queue, or why it may not: for good, or for now. Changes nothing."""
+    def receive(self, request: Request, roster: Roster, cache: KvCache, most_seqs: int) -> Terms | Never | Overfull:
+        """The terms on which it may enter the queue, or why it may not: for good, or for now. Changes nothing.
+
+        `most_seqs` choices may run now.
+        """
         if request.request_id in roster.requests:
             return Never("duplicate_id", f"a request with the id {request.request_id!r} is still live")
         terms = judge(request, self._limits, cache.pins.num_blocks)
         if isinstance(terms, Never):
             return terms
         expected = self.lengths.expect(terms.max_len - len(request.prompt))
-        backlog = self._backlog(request.tenant, roster, cache)
+        backlog = self._backlog(request.tenant, roster, cache, most_seqs)
         return overfull(self._limits, backlog, request.demand(expected)) or replace(terms, expected=expected)
 
-    def _backlog(self, tenant: str, roster: Roster, cache: KvCache) -> Backlog:
+    def _backlog(self, tenant: str, roster: Roster, cache: KvCache, most_seqs: int) -> Backlog:
         """A token takes a slot in each group of layers; a window may make that fewer, which is left aside."""
         free_slots = max(0, cache.pool.num_unpromised) * self._limits.block_size
         demands = roster.demands
@@ -49,7 +52,7 @@ class Reception:
             total=demands.total,
             own=demands.of(tenant),
             num_tenants=demands.num_tenants(tenant),
-            free_seqs=self._limits.max_num_seqs - roster.num_seqs,
+            free_seqs=most_seqs - roster.num_seqs,
             free_tokens=free_slots // cache.groups.num_groups,
         )
 

@@ -40,6 +40,7 @@ from octavo.core.ports import Guide
 from octavo.core.reception import Reception, queued
 from octavo.core.request import ChoiceState, Request
 from octavo.core.roster import Roster
+from octavo.core.throttle import Throttle
 from octavo.core.tiers import Report, Tier
 from octavo.core.turns import TURNS
 from octavo.core.types import FinishReason, Limits, Load, RequestId, TokenId
@@ -91,6 +92,8 @@ class Scheduler:
         self._drafting = None if limits.speculation is None else Drafting(limits.speculation, limits)
         self.step = 0
         """The number of the last plan that had work."""
+        self.throttled: Throttle | None = None
+        """What `throttle` was last told."""
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
         self._events: list[Event] = []
@@ -111,12 +114,25 @@ class Scheduler:
     def load(self) -> Load:
         return load_of(self.cache, self.roster)
 
+    def throttle(self, throttle: Throttle) -> None:
+        """From the next plan on, steps keep within this too, as far as that stops nobody. Who runs goes on."""
+        self._check_landed()
+        self.throttled = throttle
+
+    @property
+    def _most_seqs(self) -> int:
+        """Choices that may run now."""
+        if self.throttled is None:
+            return self.limits.max_num_seqs
+        widths = (choice.width for choice in self.roster.waiting)
+        return min(self.limits.max_num_seqs, self.throttled.most_seqs(self.roster.num_seqs, widths))
+
     def submit(self, request: Request, now: float) -> tuple[Event, ...]:
         """Queues a request, or refuses it, for good or until there is room in the queue: then it left no trace.
 
         One with `structured_outputs` is held until `guide` or `give_up` is called for it.
         """
-        terms = self._reception.receive(request, self.roster, self.cache)
+        terms = self._reception.receive(request, self.roster, self.cache, self._most_seqs)
         if isinstance(terms, Terms):
             choices = self._reception.choices_of(request, terms, self.cache)
             self.roster.enter(choices)
@@ -176,9 +192,11 @@ class Scheduler:
         self._events += self.cache.expire_pins(now)
         if self.cache.tier is not None:
             self.cache.tier.expire(now)
-        budget = StepBudget(tokens=self.limits.max_num_batched_tokens)
+        budget = StepBudget(tokens=self.limits.max_num_batched_tokens, most_seqs=self._most_seqs)
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
+        if self.throttled is not None:
+            budget.tokens = self.throttled.tokens_left(budget.tokens, num_decodes, self.limits.block_size)
         self._grant_prefills(prefills, budget, now)
         if self.roster.waiting and not budget.num_preempted:
             self._fund_newcomers(budget)
@@ -239,7 +257,7 @@ class Scheduler:
         """What newcomers may take: half-computed prompts keep their turn, and all who run what is reserved for them."""
         running = self.roster.running
         short = [c for c in running if c.granted < len(c.tokens) - c.computed]
-        budget.seqs = self.limits.max_num_seqs - self.roster.num_seqs
+        budget.seqs = budget.most_seqs - self.roster.num_seqs
         budget.partials = self.limits.max_num_partial_prefills - sum([c.num_left > 1 for c in short])
         budget.blocks = self.cache.pool.num_unpromised
 

@@ -155,8 +155,10 @@ class _Teller:
             yield dump.Failed(entry.time_s)
         elif isinstance(entry, recorder.Stuck):
             yield dump.Stuck(entry.time_s)
+        elif isinstance(entry, recorder.Throttled):
+            yield dump.Throttled(entry.time_s, entry.throttle)
         else:
-            yield dump.Quiet(entry.time_s, entry.num_cached, entry.num_pinned)
+            yield dump.Quiet(entry.time_s, entry.num_cached, entry.num_pinned, entry.throttle)
 
     def _request(self, entry: recorder.Submitted) -> Request:
         """What policy looks at; of everything else the default."""

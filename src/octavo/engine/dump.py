@@ -13,6 +13,7 @@ import msgspec
 from octavo.core.pins import PinWish
 from octavo.core.request import Request
 from octavo.core.snapshot import Snapshot
+from octavo.core.throttle import Throttle
 from octavo.core.types import Limits
 
 VERSION = 1
@@ -103,9 +104,14 @@ class Stuck(Entry, tag="stalled"):
     pass
 
 
+class Throttled(Entry, tag="throttle"):
+    throttle: Throttle
+
+
 class Quiet(Entry, tag="quiet"):
     num_cached: int
     num_pinned: int
+    throttle: Throttle | None = None
 
 
 AnyEntry = (
@@ -122,6 +128,7 @@ AnyEntry = (
     | Committed
     | Failed
     | Stuck
+    | Throttled
     | Quiet
 )
 

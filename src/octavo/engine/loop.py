@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from octavo.core.audit import audit
-from octavo.core.events import Audited, Event, Refused, Stalled, Stepped
+from octavo.core.events import Audited, Event, Refused, Stalled, Steered, Stepped
 from octavo.core.gauges import stepped
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Backend
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
+from octavo.core.throttle import Throttle
 from octavo.core.types import RequestId
 from octavo.engine.answers import answer
 from octavo.engine.asks import Ask, DumpWritten, WriteDump
@@ -38,6 +39,10 @@ COMPILE_WAIT_S = 0.01
 """A loop that has nothing to do but to wait for a guide looks for orders this often."""
 
 
+Steer = Callable[[Sequence[Event]], Steered | None]
+"""Hears of all events of an engine, and decides between two steps, now and then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One engine, wired and loaded: what a loop turns."""
@@ -53,6 +58,8 @@ class Replica:
     """Who carries out what plans ask of a lower tier, where there is one. The backend owns it."""
     dumps: Dumps | None = None
     """Where the record of the scheduler goes when something is wrong, if anywhere."""
+    steer: Steer | None = None
+    """Who says how far it must be throttled to meet latency objectives, where there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class EngineLoop:
         self._compilations = Compilations(replica.compile, clock)
         self._offload = replica.offload
         self._dumps = replica.dumps
+        self._steer = replica.steer
         self._saves = False
         self._last_step = 0
         self._commit_s = 0.0
@@ -128,19 +136,27 @@ class EngineLoop:
             return False
         if orders:
             events, replies = self._apply(orders)
-            port.publish(events)
+            self._tell(port, events)
             for reply in replies:
                 reply()
         if compiling and (guided := self._guided()):
-            port.publish(guided)
+            self._tell(port, guided)
         if self._offload is not None:
             port.publish(self._hear(self._offload))
         if self._scheduler.has_work:
-            port.publish(self._step())
+            self._tell(port, self._step())
         else:
             port.publish(self._tend())
         self._unaudited |= self._audits and bool(orders)
         return True
+
+    def _tell(self, port: Port, events: Sequence[Event]) -> None:
+        """Publishes what happened to requests, and with it what is decided on that."""
+        steered = None if self._steer is None else self._steer(events)
+        if steered is not None:
+            self._scheduler.throttle(Throttle(steered.num_tokens, steered.num_seqs))
+            events = (*events, steered)
+        port.publish(events)
 
     @property
     def _advances(self) -> bool:

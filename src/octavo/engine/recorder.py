@@ -16,6 +16,7 @@ from octavo.core.plan import ScoredToken, StepPlan, StepResult, Work
 from octavo.core.ports import Guide
 from octavo.core.request import Request
 from octavo.core.scheduler import BAD_STRUCTURE, Scheduler
+from octavo.core.throttle import Throttle
 from octavo.core.tiers import Report
 from octavo.core.types import BlockId, FinishReason, RequestId
 from octavo.engine.asks import Ask, ExplainPrefix, TakeSnapshot
@@ -117,12 +118,19 @@ class Stuck:
 
 
 @dataclass(slots=True)
+class Throttled:
+    time_s: float
+    throttle: Throttle
+
+
+@dataclass(slots=True)
 class Quiet:
-    """Nothing was live: from here a record may begin, with this much in the cache."""
+    """Nothing was live: from here a record may begin, with this much in the cache, and this throttle."""
 
     time_s: float
     num_cached: int
     num_pinned: int
+    throttle: Throttle | None
 
 
 Entry = (
@@ -137,6 +145,7 @@ Entry = (
     | Committed
     | Failed
     | Stuck
+    | Throttled
     | Quiet
 )
 
@@ -158,6 +167,11 @@ class Record:
             self._num_bytes -= dropped
             self.num_lost += 1
 
+    @property
+    def last_s(self) -> float:
+        """The time of the last entry."""
+        return self._entries[-1][0].time_s if self._entries else 0.0
+
     def entries(self) -> list[Entry]:
         return [entry for entry, _ in self._entries]
 
@@ -177,7 +191,7 @@ class RecordedScheduler(Scheduler):
 
     def submit(self, request: Request, now: float) -> tuple[Event, ...]:
         if not self.roster.requests:
-            self.record.add(Quiet(now, self.cache.pool.num_cached, self.cache.pins.num_blocks))
+            self.record.add(Quiet(now, self.cache.pool.num_cached, self.cache.pins.num_blocks, self.throttled))
         if len(self._seen) + len(self._numbers) > _MOST_NAMES + 2 * len(self.roster.requests):
             self._forget_those_who_left()
         self._last_number += 1
@@ -186,6 +200,11 @@ class RecordedScheduler(Scheduler):
         if request.params.structured_outputs is not None:
             self._with_form.add(request.request_id)
         return super().submit(request, now)
+
+    def throttle(self, throttle: Throttle) -> None:
+        if throttle != self.throttled:
+            self.record.add(Throttled(self.record.last_s, throttle))
+        super().throttle(throttle)
 
     def guide(self, request_id: RequestId, guide: Guide, now: float) -> tuple[Event, ...]:
         self.record.add(Guided(now, request_id))

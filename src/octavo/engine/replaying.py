@@ -102,7 +102,8 @@ class _Replay:
             dump.Committed: self._commit,
             dump.Failed: lambda e: self._plan and self._scheduler.fail(self._plan, "the step failed", e.at),
             dump.Stuck: lambda e: self._scheduler.stalled(e.at),
-            dump.Quiet: lambda e: None,
+            dump.Throttled: lambda e: self._scheduler.throttle(e.throttle),
+            dump.Quiet: lambda e: e.throttle and self._scheduler.throttle(e.throttle),
         }
 
     def run(self) -> Replayed:

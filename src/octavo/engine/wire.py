@@ -32,6 +32,7 @@ from octavo.core.events import (
     Queued,
     Refused,
     Stalled,
+    Steered,
     Stepped,
     Tiered,
 )
@@ -224,6 +225,7 @@ _KINDS: dict[type, int] = {
     Tiered: 22,
     Stalled: 30,
     Computed: 31,
+    Steered: 32,
 }
 _CLASSES = {kind: cls for cls, kind in _KINDS.items()}
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from octavo.config.logs import about, with_fields
 from octavo.config.schema import ObservabilityConfig
-from octavo.core.events import Preempted, Stalled
+from octavo.core.events import Preempted, Stalled, Steered
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.server.exchange import Exchange
@@ -26,7 +26,11 @@ class Journal:
         self._recent = recent
         self._settings = settings
         self._quiet = frozenset(f"/{path.strip('/')}" for path in settings.disable_access_log_for_endpoints)
-        self.handlers: Mapping[type, Callable[[Any], None]] = {Preempted: self._preempted, Stalled: self._stalled}
+        self.handlers: Mapping[type, Callable[[Any], None]] = {
+            Preempted: self._preempted,
+            Stalled: self._stalled,
+            Steered: self._steered,
+        }
 
     def ended(self, exchange: Exchange, seconds: float) -> None:
         """A request over HTTP is over: one line, which has no word of what was asked or answered."""
@@ -68,6 +72,10 @@ class Journal:
 
     def _stalled(self, event: Stalled) -> None:
         log.warning("nothing advances: %s", event.message)
+
+    def _steered(self, event: Steered) -> None:
+        if event.reason != "hold":
+            log.info("latency objectives: %s: %s", event.reason, event.message)
 
 
 def shown(exchange: Exchange) -> str:

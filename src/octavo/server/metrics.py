@@ -24,6 +24,7 @@ from octavo.core.events import (
     Queued,
     Refused,
     Stalled,
+    Steered,
     Stepped,
     Tiered,
 )
@@ -79,6 +80,10 @@ class Meters:
         """Plans in a row that advanced nothing, as the watchdog last said; 0 since something did."""
         self.stalls = Counter[str]()
         """How often the watchdog spoke, by what most of those who waited lacked."""
+        self.steered: Steered | None = None
+        """The last decision for latency objectives, where there are any."""
+        self.decisions = Counter[str]()
+        """By reason."""
         self.num_swaps = 0
         self.tier: Tiered | None = None
         """The last state of the tier below the KV cache, where there is one."""
@@ -116,6 +121,7 @@ class Meters:
             BlockEvicted: self._evicted,
             Tiered: self._tiered,
             Stepped: self._stepped,
+            Steered: self._steered,
             Audited: self._audited,
             EngineReady: self._ready,
             EngineLost: self._lost,
@@ -312,6 +318,10 @@ class Meters:
         reason = max(event.waiting, key=event.waiting.__getitem__, default="running")
         self.stalls[reason] += 1
 
+    def _steered(self, event: Steered) -> None:
+        self.steered = event
+        self.decisions[event.reason] += 1
+
     def _tiered(self, event: Tiered) -> None:
         before = self.tier
         more = {name: getattr(event, name) - (getattr(before, name) if before else 0) for name in _MOVES}
@@ -349,7 +359,7 @@ class Meters:
         self._stored_s.clear()
         self.gauges = Stepped(event.time_s, self.gauges.step, 0, 0, 0, self.num_blocks, 0, 0, {})
         self.waiting = {}
-        self.tier = None
+        self.tier = self.steered = None
         self.num_lost += 1
 
     def _stepped(self, event: Stepped) -> None:

@@ -152,6 +152,19 @@ class StalledTold(Told, tag="stalled", frozen=True, kw_only=True):
     message: str
 
 
+class SteeredTold(Told, tag="steered", frozen=True, kw_only=True):
+    """Latency objectives were looked at: what a step may have from now on, and why. Times are in seconds."""
+
+    reason: str
+    message: str
+    tokens: int
+    seqs: int
+    itl_p99: float | None
+    itl_objective: float | None
+    ttft_p99: float | None
+    ttft_objective: float | None
+
+
 class BlockStoredTold(Told, tag="block_stored", frozen=True, kw_only=True):
     """A full block can be hit, under this key."""
 
@@ -253,6 +266,7 @@ AnyTold = (
     | PreemptedTold
     | FinishedTold
     | StalledTold
+    | SteeredTold
     | BlockStoredTold
     | BlockEvictedTold
     | PrefixPinnedTold
@@ -295,6 +309,11 @@ _NAMES = {
     "num_running": "running",
     "num_waiting": "waiting",
     "num_held": "held",
+    "num_seqs": "seqs",
+    "itl_s": "itl_p99",
+    "itl_aim_s": "itl_objective",
+    "ttft_s": "ttft_p99",
+    "ttft_aim_s": "ttft_objective",
 }
 
 
@@ -347,6 +366,7 @@ _TELLERS: Mapping[type, tuple[type[Told], Callable[[Any], dict[str, Any]]]] = {
     events.Preempted: (PreemptedTold, _fields),
     events.Finished: (FinishedTold, _fields),
     events.Stalled: (StalledTold, _fields),
+    events.Steered: (SteeredTold, _fields),
     events.BlockStored: (BlockStoredTold, _stored),
     events.BlockEvicted: (BlockEvictedTold, _evicted),
     events.PrefixPinned: (PrefixPinnedTold, _fields),

@@ -24,6 +24,17 @@ WAITING = (
 """What those who wait may lack: each is told, also where nobody does."""
 CAUSES = ("blocks", "priority", "beams")
 """Of preemptions."""
+DECISIONS = (
+    "hold",
+    "cut_tokens",
+    "cut_seqs",
+    "raise_tokens",
+    "raise_seqs",
+    "rested",
+    "itl_out_of_reach",
+    "ttft_out_of_reach",
+)
+"""Of those for latency objectives."""
 
 
 def _blocks(sources: Sources) -> dict[str, float]:
@@ -70,6 +81,24 @@ def _tier_blocks(sources: Sources) -> dict[str, float]:
 def _methods(sources: Sources) -> dict[str, float]:
     meters = sources.meters
     return {"swap": meters.num_swaps, "recompute": meters.preemptions.total() - meters.num_swaps}
+
+
+def _throttle(sources: Sources) -> dict[str, float]:
+    last = sources.meters.steered
+    return {} if last is None else {"tokens": last.num_tokens, "seqs": last.num_seqs}
+
+
+def _objectives(sources: Sources) -> dict[tuple[str, str], float]:
+    last = sources.meters.steered
+    if last is None:
+        return {}
+    known = {
+        ("itl", "objective"): last.itl_aim_s,
+        ("itl", "measured"): last.itl_s,
+        ("ttft", "objective"): last.ttft_aim_s,
+        ("ttft", "measured"): last.ttft_s,
+    }
+    return {names: seconds for names, seconds in known.items() if seconds is not None}
 
 
 def _states(sources: Sources) -> dict[str, float]:
@@ -254,6 +283,31 @@ SCHEDULING = (
         law="0, but for bugs",
     ),
 )
+OBJECTIVES = (
+    gauge(
+        "octavo:throttle",
+        "With a latency objective: what a step with decodes may have at most, tokens (though there is always room for "
+        "the decodes and a block) and seqs, the choices that run",
+        "1",
+        _throttle,
+        by=("of",),
+        law="<= `--max-num-batched-tokens` and `--max-num-seqs`",
+    ),
+    gauge(
+        "octavo:slo_seconds",
+        "A latency objective, itl or ttft: what it is (objective), and the p99 by which was last decided (measured)",
+        "seconds",
+        _objectives,
+        by=("objective", "kind"),
+    ),
+    counter(
+        "octavo:slo_decisions",
+        "Decisions for latency objectives, by reason: hold changes nothing, out_of_reach says that nothing helps",
+        "decisions",
+        lambda s: dict.fromkeys(DECISIONS, 0) | s.meters.decisions if s.meters.decisions else {},
+        by=("reason",),
+    ),
+)
 REQUESTS = (
     counter(
         "octavo:requests",
@@ -396,6 +450,7 @@ ROWS: dict[str, tuple[Metric, ...]] = {
     "Blocks and the prefix cache": BLOCKS,
     "The tier below the KV cache": TIER,
     "Scheduling": SCHEDULING,
+    "Latency objectives": OBJECTIVES,
     "Requests": REQUESTS,
     "Tenants": TENANTS,
     "The engine": ENGINE,
