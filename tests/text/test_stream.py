@@ -1,5 +1,6 @@
 """One code path from tokens to output: the deltas, joined, are the same however the tokens came."""
 
+from codecs import utf_8_decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,12 @@ def drain(params: SamplingParams, chunks: Sequence[Sequence[int]]) -> tuple[Outp
     return output, deltas
 
 
+def complete(ids: list[int], skip: bool) -> str:
+    """What the tokens spell, up to a last character that is not complete."""
+    shown = [i for i in ids if not (skip and TOKENIZER.is_special(i))]
+    return utf_8_decode(b"".join(map(TOKENIZER.token_bytes, shown)), "replace", False)[0]
+
+
 @given(ids=_IDS, stops=_STOPS, cuts=_CUTS, include=st.booleans(), logprobs=_LOGPROBS, skip=st.booleans())
 def test_output_does_not_depend_on_how_tokens_came(
     ids: list[int], stops: list[str], cuts: list[int], include: bool, logprobs: int | None, skip: bool
@@ -55,7 +62,7 @@ def test_output_does_not_depend_on_how_tokens_came(
     )
     output, _ = drain(params, chunks_of(ids, cuts))
     assert output == drain(params, [ids])[0] == drain(params, [[i] for i in ids])[0]
-    whole = TOKENIZER.decode(ids, skip_special_tokens=skip)
+    whole = complete(ids, skip)
     found = first_complete(whole, stops)
     if found is None:
         assert output == Output(whole, len(ids), len(ids), None)
@@ -74,8 +81,12 @@ def test_with_logprobs_tokens_spell_each_delta(ids: list[int], stops: list[str],
         spelled = b"".join(map(TOKENIZER.token_bytes, ids[place : place + delta.num_spelled]))
         place += delta.num_spelled
         text = spelled.decode(errors="replace")
-        # where a stop string cuts within a token, the last token reaches beyond the text; else they are equal
-        assert text.startswith(delta.text.removesuffix("\ufffd")) if delta.stop else text == delta.text
+        # where a stop string cuts within a token, the last token reaches beyond the text, and so does it where the
+        # answer ends within a character; else they are equal
+        if delta.stop or place == len(ids):
+            assert text.startswith(delta.text.removesuffix("\ufffd"))
+        else:
+            assert text == delta.text
     assert place == output.num_spelled
 
 
@@ -155,3 +166,14 @@ def test_stop_strings_wait_for_min_tokens() -> None:
     first, second = (drain(SamplingParams(stop="ab", min_tokens=n), [[i] for i in ids])[0] for n in (0, 2))
     assert first.text == "" and second.text.startswith("ab ")
     assert second.text == "ab ab "[: len(second.text)] and second.stop == "ab"
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize("stops", [(), ("zz",)])
+def test_a_character_that_is_never_complete_is_left_out(stops: tuple[str, ...], logprobs: int | None) -> None:
+    """Its tokens count all the same."""
+    ids = TOKENIZER.encode("a\U0001f60a")
+    assert len(ids) > 2
+    for count in range(1, len(ids)):
+        output, _ = drain(SamplingParams(stop=stops, logprobs=logprobs), [[i] for i in ids[:count]])
+        assert (output.text, output.num_tokens, output.num_spelled) == ("a", count, count)

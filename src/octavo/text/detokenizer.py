@@ -7,7 +7,7 @@ from octavo.text.pieces import Pieces
 
 
 class Detokenizer:
-    """One for each answer. What `push` and `finish` return, joined, is what decoding all tokens at once gives.
+    """One for each answer. What `push` returns, joined, is what decoding all tokens at once gives: `pending` may come.
 
     Bytes that are not UTF-8 become U+FFFD exactly as `bytes.decode(errors="replace")` puts them.
     """
@@ -32,16 +32,9 @@ class Detokenizer:
         """The text that these tokens complete; may be empty."""
         pieces = self._pieces
         data = pieces[token_ids[0]] if len(token_ids) == 1 else b"".join([pieces[i] for i in token_ids])
-        return self._decode(data, final=False)
-
-    def finish(self) -> str:
-        """What is still held back; the detokenizer is new afterwards, but for the first space."""
-        return self._decode(b"", final=True)
-
-    def _decode(self, data: bytes, *, final: bool) -> str:
         if self._tail:
             data = self._tail + data
-        text, used = utf_8_decode(data, "replace", final)
+        text, used = utf_8_decode(data, "replace", False)
         self._tail = data[used:]
         if self._drop_space and text:
             self._drop_space = False
@@ -50,6 +43,6 @@ class Detokenizer:
 
 
 def detokenize(pieces: Pieces, token_ids: Sequence[int], *, drop_space: bool = False) -> str:
-    """All at once: the law that the incremental way is held to."""
+    """All at once: the law that the incremental way is held to. A character that is not complete is U+FFFD here."""
     text = b"".join([pieces[i] for i in token_ids]).decode(errors="replace")
     return text.removeprefix(" ") if drop_space else text

@@ -28,8 +28,8 @@ class TextStream:
     """One for each choice: `push` what each step brings, then `finish`. After a stop string both return nothing.
 
     The texts of all deltas, joined, do not depend on how the tokens came in pieces. Held back is only the beginning of
-    a character, or of a stop string. Where logprobs are asked for, whole tokens are held back, so that the tokens that
-    a delta accounts for spell its text.
+    a character, which is left out where the answer ends within it, or of a stop string. Where logprobs are asked for,
+    whole tokens are held back, so that the tokens that a delta accounts for spell its text.
 
     A stop string cuts the text before its first character (after its last one with `include_stop_str_in_output`);
     spelled are then the tokens that begin before the cut. It is not looked for in the text of the first `min_tokens`
@@ -81,12 +81,9 @@ class TextStream:
         return self._release(len(token_ids))
 
     def finish(self) -> TextDelta:
-        """The text that was still held back."""
+        """The text that was still held back. The beginning of a character that never came to its end is no text."""
         if self.stop is not None:
             return _NOTHING
-        stop = self._read(self._detokenizer.finish())
-        if stop is not None:
-            return self._cut(stop, 0)
         delta = TextDelta(self._pending, 0, len(self._starts))
         self._pending, self._starts, self._state = "", [], 0
         return delta

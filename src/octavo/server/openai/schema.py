@@ -322,8 +322,13 @@ class Generation(Body):
     include_stop_str_in_output: bool | None = sampled(
         "include_stop_str_in_output", "Whether the text that ended the answer is part of it."
     )
-    ignore_eos: bool | None = sampled("ignore_eos", "Do not end at the model's end-of-text tokens.")
-    min_tokens: int | None = sampled("min_tokens", "No token that ends the answer before this many.")
+    ignore_eos: bool | None = sampled(
+        "ignore_eos", "Do not end at the model's end-of-text tokens. A form of the answer that is complete ends it."
+    )
+    min_tokens: int | None = sampled(
+        "min_tokens",
+        "No token and no stop string ends the answer before this many; but a form of the answer that is complete does.",
+    )
     logit_bias: Bias = sampled(
         "logit_bias",
         "Token id -> a number from -100 to 100 that is added to its logit: at most --max-logit-bias tokens.",
