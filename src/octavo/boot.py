@@ -12,12 +12,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.config.checks import SPECULATIVE_KEYS, parse_fault
+from octavo.config.extras import load_extra
 from octavo.config.logs import say
 from octavo.config.pooler import read_pooler
 from octavo.config.schema import Config, ConfigError, QueueConfig, settings
@@ -527,25 +528,25 @@ _Beside = Callable[["Service"], AbstractAsyncContextManager[object]]
 """What else listens while a service is served."""
 
 
-def _beside_http(config: Config) -> _Beside:
-    """Health checks over gRPC, where they are asked for. Raises ConfigError where their packages are not installed."""
-    if not config.server.grpc:
-        return nullcontext
-    try:
-        from octavo.server.health_grpc import answering
-    except ModuleNotFoundError as error:
-        if not str(error.name).startswith("grpc"):
-            raise
-        missing = f"grpc needs a package that is not installed ({error.name})"
-        raise ConfigError(f"{missing}: pip install 'octavo[grpc]'; or go without --grpc") from error
-    return answering
+def _beside_http(config: Config) -> tuple[_Beside, ...]:
+    """Health checks over gRPC, and traces, where they are asked for. Raises ConfigError where packages are missing."""
+    beside: list[_Beside] = []
+    if config.server.grpc:
+        beside.append(load_extra("octavo.server.health_grpc", "grpc", "grpc").answering)
+    if config.observability.otlp_traces_endpoint is not None:
+        beside.append(load_extra("octavo.server.otlp", "otlp_traces_endpoint", "otel").tracing)
+    return tuple(beside)
 
 
-async def _serve(app: App, client: EngineClient, config: Config, sock: socket.socket, beside: _Beside) -> int:
+async def _serve(
+    app: App, client: EngineClient, config: Config, sock: socket.socket, beside: tuple[_Beside, ...]
+) -> int:
     from octavo.server import lifecycle
 
     try:
-        async with beside(app.service):
+        async with AsyncExitStack() as others:
+            for each in beside:
+                await others.enter_async_context(each(app.service))
             return await lifecycle.serve(app, client, config.server, sock, lambda text: say(text, sys.stdout))
     finally:
         app.service.trials.close()

@@ -12,6 +12,7 @@ FREE = {
         ['{"num_speculative_tokens":4}', '{"method":"ngram","num_speculative_tokens":1}']
     ),
     "pooler_config": st.sampled_from(['{"pooling_type":"MEAN"}', '{"use_activation":false,"dimensions":64}']),
+    "otlp_traces_endpoint": st.sampled_from(["http://127.0.0.1:4317", "https://traces.example/v1/traces"]),
     "root_path": st.sampled_from(["", "/v", "/a/b"]),
     "allowed_origins": st.lists(st.sampled_from(["*", "https://a.example", "http://b:3000"]), max_size=3).map(tuple),
 }

@@ -65,16 +65,31 @@ def test_what_only_the_engine_can_know(tiny_gguf: Path, capsys: Capture, words: 
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ("words", "missing", "module", "extra"),
+    [
+        (("--grpc",), "grpc", "octavo.server.health_grpc", "grpc"),
+        (("--otlp-traces-endpoint", "http://127.0.0.1:1"), "opentelemetry", "octavo.server.otlp", "otel"),
+    ],
+)
 def test_packages_of_an_extra_that_are_not_here(
-    tiny_gguf: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tiny_gguf: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    missing: str,
+    module: str,
+    extra: str,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    monkeypatch.delitem(sys.modules, "octavo.server.health_grpc", raising=False)
-    line = refused(capsys, str(tiny_gguf), "--port", "0", "--grpc")
-    assert "(grpc): pip install 'octavo[grpc]'; or go without --grpc" in line
+    known = [name for name in sys.modules if name.partition(".")[0] == missing]
+    for name in (*known, module):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    line = refused(capsys, str(tiny_gguf), "--port", "0", *words)
+    assert f"({missing}" in line and f"): pip install 'octavo[{extra}]'; or go without {words[0]}" in line
 
 
-def test_grpc_costs_nothing_where_it_is_not_asked_for() -> None:
+def test_extras_cost_nothing_where_they_are_not_asked_for() -> None:
     script = "import sys, octavo.boot, octavo.server.app, octavo.server.lifecycle; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
-    assert "octavo.server.app" in loaded and "grpc" not in loaded
+    assert "octavo.server.app" in loaded and not {"grpc", "opentelemetry"} & set(loaded)

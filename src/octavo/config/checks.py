@@ -62,6 +62,11 @@ def pooler(text: str) -> str | None:
     return None
 
 
+def endpoint(url: str) -> str | None:
+    """The address of a collector."""
+    return None if url.startswith(("http://", "https://")) else "it must begin with http:// or https://"
+
+
 def root_path(path: str) -> str | None:
     """A proxy's path."""
     return None if path == "" or (path.startswith("/") and not path.endswith("/")) else "it must look like /prefix"

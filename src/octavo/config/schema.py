@@ -424,7 +424,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservabilityConfig:
-    """What is logged, and how."""
+    """What is logged and traced, and how."""
 
     log_format: str = option("text", help="text: lines for people; json: an object on each line", choices=FORMATS)
     log_level: str | None = option(
@@ -443,6 +443,21 @@ class ObservabilityConfig:
     disable_access_log_for_endpoints: tuple[str, ...] = option(
         ("/health", "/health/ready", "/metrics", "/octavo/v1/state"),
         help="paths whose requests are logged at level debug only, for what asks every few seconds",
+    )
+
+    otlp_traces_endpoint: str | None = option(
+        None,
+        help="collector of OpenTelemetry traces, such as http://127.0.0.1:4317; for http/protobuf with its path, "
+        "as http://127.0.0.1:4318/v1/traces. Needs octavo[otel]",
+        none_means="no traces",
+        check=checks.endpoint,
+    )
+    otlp_traces_protocol: str = option("grpc", help="how traces are sent", choices=("grpc", "http/protobuf"))
+    otlp_traces_sample_ratio: float = option(
+        1.0,
+        help="share of requests that are traced, of those whose traceparent does not say",
+        at_least=0,
+        at_most=1,
     )
 
     def __post_init__(self) -> None:

@@ -134,6 +134,11 @@ class Recent:
         started = (event for event in ([] if story is None else story.events) if isinstance(event, Admitted))
         return next((event.cached_tokens for event in started), None)
 
+    def was_stopped(self, request_id: RequestId, choice: int) -> bool:
+        """Did a stop string end this choice?"""
+        story = self._live.get(request_id) or self._over.get(request_id)
+        return story is not None and choice in story.stopped
+
     def is_live(self, story: Story) -> bool:
         return story.request_id in self._live
 

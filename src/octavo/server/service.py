@@ -26,6 +26,7 @@ from octavo.server.listeners import Listeners
 from octavo.server.metrics import Meters
 from octavo.server.openai.errors import ApiError, shutting_down, too_long, unavailable, unknown_model
 from octavo.server.recent import Recent
+from octavo.server.spans import Traces
 from octavo.server.tenancy import Tenancy
 from octavo.server.trials import Trials
 from octavo.server.visits import Visits
@@ -89,7 +90,15 @@ class Service:
         for each in (self.meters, self.recent, self.journal):
             self.listeners.add(each.handlers)
         self.listeners.add_all(self.feed.on_event)
+        self.traces: Traces | None = None
+        """Who makes spans, where traces are asked for."""
+        self._span_counts: Mapping[str, int] = {}
         client.listen(self.listeners.on_event)
+
+    def trace(self, traces: Traces, counts: Mapping[str, int]) -> None:
+        """Requests are traced from now on; `counts`: what becomes of spans."""
+        self.traces, self._span_counts = traces, counts
+        self.listeners.add(traces.handlers)
 
     @property
     def facts(self) -> EngineFacts:
@@ -129,6 +138,7 @@ class Service:
             heartbeat_age_s=self.client.heartbeat_age_s,
             in_flight=self.duty.in_flight,
             draining=self.duty.draining,
+            span_counts=self._span_counts,
         )
 
     def check_model(self, name: str | None) -> None:

@@ -34,6 +34,8 @@ class Sources:
     in_flight: int = 0
     """HTTP requests that generate."""
     draining: bool = False
+    span_counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What became of spans: sent, dropped."""
 
 
 Number = float | Histogram

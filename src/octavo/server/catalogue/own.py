@@ -437,6 +437,14 @@ SERVER = (
         by=("code", "status"),
         of_engine=False,
     ),
+    counter(
+        "octavo:trace_spans",
+        "Spans of traces, by what became of them: sent, or dropped since the collector did not take them in time",
+        "spans",
+        lambda s: {"sent": 0, "dropped": 0, **s.span_counts},
+        by=("outcome",),
+        of_engine=False,
+    ),
     gauge(
         "octavo:build_info",
         "The version of the server",

@@ -157,7 +157,10 @@ def make_job(
     ids = bool(body.return_token_ids)
     answers = [Answer(service.tokenizer, request.params, return_ids=ids) for request in requests]
     job = Job(service, requests, answers, asked.prompt_only, exchange.spending)
-    service.recent.came(Origin(job.name, exchange.path, exchange.tenant.name, exchange.id), body.request_id)
+    origin = Origin(job.name, exchange.path, exchange.tenant.name, exchange.id)
+    service.recent.came(origin, body.request_id)
+    if service.traces is not None:
+        service.traces.came(origin, requests, exchange.headers)
     service.journal.came(requests, service.tokenizer.decode)
     return job
 
