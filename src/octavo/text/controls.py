@@ -22,7 +22,7 @@ class Control:
 
     @property
     def pattern(self) -> str:
-        return (r"\s*" if self.lstrip else "") + re.escape(self.text) + (r"\s*" if self.rstrip else "")
+        return (r"(?:(?<!\s)\s+)?" if self.lstrip else "") + re.escape(self.text) + (r"\s*" if self.rstrip else "")
 
 
 class Controls:
