@@ -18,7 +18,7 @@ FILES = {
         ("configmap", "service", "deployment", "pdb", "networkpolicy"),
     ),
     "servicemonitor.yaml": (
-        "Metrics for the Prometheus operator; give it the labels that your Prometheus selects by.",
+        "Metrics for the Prometheus operator: add the labels that yours selects by. The NetworkPolicy lets it in.",
         {"serviceMonitor": {"enabled": True}},
         ("servicemonitor", "networkpolicy"),
     ),

