@@ -16,6 +16,7 @@ from octavo.core.events import (
     Preempted,
     Queued,
     Refused,
+    Stalled,
     Stepped,
     Tiered,
 )
@@ -161,6 +162,32 @@ def test_reserved_blocks_are_told_and_blocks_still_add_up() -> None:
         assert found["octavo:blocks_reserved", "m"] == reserved
         assert (found["octavo:blocks", "reserved"], found["octavo:blocks", "blank"]) == (kept_blank, blank - kept_blank)
         assert sum(value for (name, _), value in found.items() if name == "octavo:blocks") == blank + 50
+
+
+def test_a_stall_is_over_when_something_advances_or_nobody_waits_or_the_engine_is_gone() -> None:
+    stalled = Stalled(0.0, 8, {"blocks": 1}, "why")
+    waits = Stepped(1.0, 0, 0, 1, 0, 9, 0, 0, {}, waiting={"blocks": 1})
+    ends = (
+        Stepped(1.0, 1, 1, 0, 5, 9, 0, 0, {}),
+        Stepped(1.0, 0, 0, 0, 0, 9, 0, 0, {}),
+        EngineLost(1.0, "killed"),
+    )
+    for end in ends:
+        meters = Meters()
+        for event in (stalled, waits):
+            meters.on_event(event)
+        assert exposition(meters)["octavo:stalled_steps", "m"] == 8
+        meters.on_event(end)
+        assert exposition(meters)["octavo:stalled_steps", "m"] == 0
+        assert exposition(meters)["octavo:stalls_total", "blocks"] == 1
+
+
+def test_errors_of_the_server_are_told_before_there_is_one() -> None:
+    """A rate does not see the first one of a series that begins with it."""
+    found = exposition(Meters())
+    told = {labels for name, labels in found if name == "octavo:http_errors_total"}
+    assert {"internal_error 500", "engine_dead 503", "queue_full 503", "request_timeout 504"} <= told
+    assert not [labels for labels in told if not labels.rpartition(" ")[2].startswith("5")]
 
 
 def test_a_tier_below_the_cache_is_told_in_bytes_and_only_where_there_is_one() -> None:

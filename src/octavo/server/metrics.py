@@ -77,7 +77,7 @@ class Meters:
         """By cause, as the tokens that they lost."""
         self.tokens_lost = Counter[str]()
         self.num_stalled = 0
-        """Plans in a row that advanced nothing, as the watchdog last said; 0 since something did."""
+        """Plans in a row that advanced nothing, as the watchdog last said; 0 since something did, or nobody waits."""
         self.stalls = Counter[str]()
         """How often the watchdog spoke, by what most of those who waited lacked."""
         self.steered: Steered | None = None
@@ -359,15 +359,17 @@ class Meters:
         self._stored_s.clear()
         self.gauges = Stepped(event.time_s, self.gauges.step, 0, 0, 0, self.num_blocks, 0, 0, {})
         self.waiting = {}
+        self.num_stalled = 0
         self.tier = self.steered = None
         self.num_lost += 1
 
     def _stepped(self, event: Stepped) -> None:
         self.gauges = event
         self.waiting = dict(event.waiting)
+        if event.num_tokens or not event.num_running + event.num_waiting:
+            self.num_stalled = 0
         if event.num_tokens:
             step_s = sum(event.timings_s.values())
-            self.num_stalled = 0
             self.num_steps += 1
             self.spreads.step_tokens.observe(event.num_tokens)
             self.spreads.step_time.observe(step_s)

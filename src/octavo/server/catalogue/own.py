@@ -6,6 +6,7 @@ from octavo import __version__
 from octavo.config.machine import resident_bytes
 from octavo.engine.client import EngineState
 from octavo.server.catalogue.metric import Metric, Number, Sources, counter, gauge, histogram
+from octavo.server.openai.codes import CODES
 from octavo.server.tallies import Tally
 
 WAITING = (
@@ -35,6 +36,8 @@ DECISIONS = (
     "ttft_out_of_reach",
 )
 """Of those for latency objectives."""
+FAULTS = tuple((code, status) for code, about in CODES.items() for status in about.statuses if status >= 500)
+"""Errors that are told also where there was none: a series that begins with the first one hides it from rates."""
 
 
 def _blocks(sources: Sources) -> dict[str, float]:
@@ -120,6 +123,10 @@ def _engine_info(sources: Sources) -> dict[tuple[str, ...], float]:
 def _resident(sources: Sources) -> dict[tuple[str, ...], float]:
     num_bytes = None if sources.facts is None else resident_bytes(sources.facts.pid)
     return {} if num_bytes is None else {(): float(num_bytes)}
+
+
+def _errors(sources: Sources) -> dict[tuple[str, int], int]:
+    return dict.fromkeys(FAULTS, 0) | sources.visits.errors
 
 
 def _each(read: Callable[[Tally], Number]) -> Callable[[Sources], dict[str, Number]]:
@@ -433,7 +440,7 @@ SERVER = (
         "octavo:http_errors",
         "Answers that were errors, also at the end of a stream, by the error's code",
         "answers",
-        lambda s: {(code, str(status)): n for (code, status), n in s.visits.errors.items()},
+        lambda s: {(code, str(status)): n for (code, status), n in _errors(s).items()},
         by=("code", "status"),
         of_engine=False,
     ),
