@@ -21,7 +21,7 @@ PEER_BENCH := ../shared/peers/offline.py
 .PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(STAMP) ## Serve the default model on http://127.0.0.1:8000 (ARGS="MODEL --port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)

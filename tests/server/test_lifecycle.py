@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from octavo.config.schema import Config, ServerConfig
 from octavo.engine.launch import InProcessClient
+from octavo.engine.loop import Replica
 from octavo.models.catalog import DEFAULT_MODEL
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.app import App, build_app
@@ -46,14 +48,25 @@ class Life:
         await self.until(lambda: self.app.service.meters.generation_tokens >= 3)
 
 
-def live(checkpoint: Checkpoint, story: Callable[[Life], Awaitable[None]], **settings: Any) -> int:
-    """Serves while `story` happens; the exit status."""
+def live(
+    checkpoint: Checkpoint,
+    story: Callable[[Life], Awaitable[None]],
+    load: Callable[[], object] | None = None,
+    **settings: Any,
+) -> int:
+    """Serves while `story` happens, which begins when it is ready, or with `load` at once; the exit status."""
 
     async def whole() -> int:
         config = Config(server=ServerConfig(port=0, **settings))
         tokenizer, template = text_of(checkpoint)
         gate = Gate(backend_of(checkpoint))
-        engine = InProcessClient(lambda payload, report: replica_of(checkpoint, gate, limits_of(checkpoint, 64)))
+
+        def build(payload: bytes, report: Callable[[str], None]) -> Replica:
+            if load is not None:
+                load()
+            return replica_of(checkpoint, gate, limits_of(checkpoint, 64))
+
+        engine = InProcessClient(build)
         app = build_app(engine, tokenizer, template, config)
         announced: list[str] = []
         with listen(config.server) as sock:
@@ -62,8 +75,9 @@ def live(checkpoint: Checkpoint, story: Callable[[Life], Awaitable[None]], **set
             try:
                 async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
                     life = Life(app, gate, http, engine)
-                    await life.until(lambda: bool(announced))
-                    assert url in announced[0]
+                    if load is None:
+                        await life.until(lambda: bool(announced))
+                        assert url in announced[0]
                     await story(life)
                     status = await asyncio.wait_for(serving, PATIENCE_S)
             finally:
@@ -157,6 +171,19 @@ def test_after_the_delay_it_drains(checkpoint: Checkpoint) -> None:
         assert parse_events((await running).status_code, (await running).headers, (await running).text).done
 
     assert live(checkpoint, story, shutdown_delay=0.01) == 0
+
+
+def test_while_it_loads_it_ends_without_a_delay(checkpoint: Checkpoint) -> None:
+    """Nobody was told to come, so nobody has to be told to go elsewhere."""
+    loaded = threading.Event()
+
+    async def story(life: Life) -> None:
+        assert (await life.http.get("/health/ready")).json()["error"]["code"] == "loading"
+        os.kill(os.getpid(), signal.SIGTERM)
+        await life.until(lambda: life.app.service.duty.draining)
+        loaded.set()
+
+    assert live(checkpoint, story, loaded.wait, shutdown_delay=3600) == 0
 
 
 def test_sighup_reads_the_tenants_again_and_ends_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import uvicorn
 
 from octavo.config.address import near_url
 from octavo.config.schema import ServerConfig
-from octavo.engine.client import CannotStart, EngineClient, EngineDead
+from octavo.engine.client import CannotStart, EngineClient, EngineDead, EngineState
 from octavo.server.app import App
 from octavo.server.connection import Connection, patient
 from octavo.server.openai.errors import ApiError, engine_dead, shutting_down
@@ -132,7 +132,8 @@ class _Life:
         try:
             self.app.service.duty.leave()
             self.http.part()
-            if delay_s := self.config.shutdown_delay:
+            delay_s = self.config.shutdown_delay
+            if delay_s and self.client.state is EngineState.READY:  # else nobody was told to come
                 log.info("shutting down: not ready any more; in %g s no more requests are taken", delay_s)
                 await asyncio.wait((again, dead), timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
             return await self._drain(dead, again)
