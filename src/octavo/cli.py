@@ -145,7 +145,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "doctor": Command(
-        help="check this machine, this installation and a model",
+        help="check this machine, this installation and a model, or a running server",
         run="octavo.tools.doctor:main",
         sections=ALL,
         arguments=(
@@ -154,6 +154,24 @@ COMMANDS: dict[str, Command] = {
                 "--cold-start",
                 action="store_true",
                 help="instead: start a server a few times, measure each stage, and print probes for Kubernetes",
+            ),
+            _argument("--url", help="instead: ask the server at this address how it is"),
+            _argument("--key", metavar="KEY", help="the API key to send to it; default: the first of --api-key"),
+            _argument(
+                "--production",
+                action="store_true",
+                help="the same, and a checklist for production; without --url: where the configuration has it listen",
+            ),
+            _argument("--expected-peak", type=int, metavar="N", help="with --production: requests at once"),
+            _argument("--prompt-tokens", type=int, metavar="N", help="with --production: of a long prompt"),
+            _argument(
+                "--itl-target", type=float, metavar="MS", help="with --production: between tokens, for 99 of 100"
+            ),
+            _argument(
+                "--startup-budget",
+                type=float,
+                metavar="SECONDS",
+                help="with --production: what the startup probe allows, periodSeconds times failureThreshold",
             ),
             _JSON,
         ),

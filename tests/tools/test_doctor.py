@@ -127,7 +127,12 @@ def test_the_status_says_whether_something_is_broken(
     state: State, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "CHECKS", {"one": lambda _: Finding(state, "text")})
-    assert doctor.main(resolve(environment={}), argparse.Namespace(json=False, cold_start=False)) == status
+    assert (
+        doctor.main(
+            resolve(environment={}), argparse.Namespace(json=False, cold_start=False, production=False, url=None)
+        )
+        == status
+    )
     assert capsys.readouterr().out.split() == [state, "one", "text"]
 
 

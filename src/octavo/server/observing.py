@@ -149,6 +149,7 @@ def _engine(service: Service) -> EngineShown:
             "state": client.state.value,
             "progress": client.progress,
             "heartbeat_age_s": round(client.heartbeat_age_s, 3),
+            "ready_after_s": _ready_after(service),
             "lost": service.meters.num_lost,
             **{name: getattr(facts, name, None) for name in _FACTS},
             **{name: getattr(facts and facts.capacity, name, None) for name in _CAPACITY},
@@ -156,6 +157,11 @@ def _engine(service: Service) -> EngineShown:
             "warnings": list(facts.warnings) if facts else [],
         },
     )
+
+
+def _ready_after(service: Service) -> float | None:
+    ready_s = service.recent.ready_s
+    return None if ready_s is None else round(ready_s - service.began_s, 3)
 
 
 _FACTS = ("fingerprint", "isa", "num_threads", "weight_format", "kv_cache_dtype")

@@ -10,6 +10,7 @@ from octavo.core.events import (
     Computed,
     Embedded,
     EngineLost,
+    EngineReady,
     Event,
     Finished,
     Generated,
@@ -91,7 +92,10 @@ class Recent:
         self._over: OrderedDict[RequestId, Story] = OrderedDict()
         self._origins: OrderedDict[str, Origin] = OrderedDict()
         self._aliases: OrderedDict[str, str] = OrderedDict()
+        self.ready_s: float | None = None
+        """When the first engine became ready."""
         self.handlers: Mapping[type, Callable[[Any], None]] = {
+            EngineReady: self._ready,
             Queued: self._queued,
             Refused: self._refused,
             Admitted: self._admitted,
@@ -151,6 +155,9 @@ class Recent:
             found.append(story)
             index += 1
         return found
+
+    def _ready(self, event: EngineReady) -> None:
+        self.ready_s = event.time_s if self.ready_s is None else self.ready_s
 
     def _queued(self, event: Queued) -> None:
         came_s = event.time_s if event.arrival_s is None else event.arrival_s

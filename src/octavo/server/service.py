@@ -81,7 +81,8 @@ class Service:
         self._seeds = secrets.SystemRandom() if seed is None else random.Random(seed)
         self.epoch_s = time.time() - now()
         """The engine's clock is so much behind the seconds since 1970."""
-        self.window = Window(now())
+        self.began_s = now()
+        self.window = Window(self.began_s)
         self.recent = Recent(self.window)
         self.feed = Feed()
         self.glance = Glance(client)

@@ -16,11 +16,13 @@ class ServerShown(TypedDict):
 
 
 class EngineShown(TypedDict):
-    """The engine: `progress` says what it does while it starts; what it is, is known once it was ready."""
+    """The engine: `progress` says what it does while it starts; what it is, is known once it was ready. That took the
+    first one `ready_after_s`, from the server's start."""
 
     state: Literal["starting", "ready", "dead"]
     progress: str
     heartbeat_age_s: float
+    ready_after_s: float | None
     lost: int
     fingerprint: str | None
     isa: str | None

@@ -11,8 +11,6 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -25,29 +23,12 @@ from octavo.config.tenants import num_tenants, read_keys
 from octavo.engine.client import EngineState
 from octavo.loaders.hub import local_path
 from octavo.models.catalog import DEFAULT_MODEL, CatalogModel, find_model, names_of
-from octavo.tools.terminal import to_json
+from octavo.tools.findings import Finding, State, as_json, as_text, examine, is_broken
 
 OLDEST_PYTHON = (3, 11)
 PATIENCE_S = 1.0
 """How long whoever has our port may take to say who it is."""
 MAX_HEALTH_BYTES = 1000
-
-
-class State(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    """It works, but not as one may expect."""
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a check found: one line, and lines below it where there is more to say."""
-
-    state: State
-    text: str
-    details: tuple[str, ...] = ()
-
 
 Check = Callable[[Config], Finding]
 
@@ -58,33 +39,21 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
         from octavo.tools import cold_start
 
         return cold_start.main(resolved, options)
-    findings = examine(resolved.config, CHECKS)
+    asks = options.production or options.url is not None
+    findings = _running(resolved, options) if asks else examine(resolved.config, CHECKS)
     sys.stdout.write((as_json(findings) if options.json else as_text(findings)) + "\n")
-    return int(any(finding.state is State.BROKEN for finding in findings.values()))
+    return int(is_broken(findings))
 
 
-def examine(config: Config, checks: Mapping[str, Check]) -> dict[str, Finding]:
-    return {name: _examined(check, config) for name, check in checks.items()}
+def _running(resolved: Resolved, options: argparse.Namespace) -> dict[str, Finding]:
+    """A running server instead of this machine."""
+    from octavo.tools import production, visit
 
-
-def _examined(check: Check, config: Config) -> Finding:
     try:
-        return check(config)
-    except Exception as error:  # noqa: BLE001 - whatever is wrong is what we are here to say
-        return Finding(State.BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())}")
-
-
-def as_text(findings: Mapping[str, Finding]) -> str:
-    lines: list[str] = []
-    for name, finding in findings.items():
-        lines.append(f"{finding.state:8} {name:12} {finding.text}")
-        lines += [f"{'':21} {detail}" for detail in finding.details]
-    return "\n".join(lines)
-
-
-def as_json(findings: Mapping[str, Finding]) -> str:
-    rows = [{"check": name, **msgspec.to_builtins(finding)} for name, finding in findings.items()]
-    return to_json(rows, indent=2)
+        facts = production.gather(resolved, options)
+    except visit.ServerRefused as error:
+        return {"server": Finding(State.BROKEN, str(error))}
+    return examine(facts, production.PRODUCTION if options.production else production.LIVE)
 
 
 def check_python(_: Config) -> Finding:
