@@ -3,7 +3,7 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.engine.replicas import request
 from tests.engine.test_clients import collect
 from tests.engine.test_supervisor import Row, with_row
 from tests.server.site import BLOCK_SIZE, MAX_MODEL_LEN, Gate, Site, as_, parse_events, running
+from tests.server.test_connection import connected
 
 NUM_BLOCKS = 40
 OPERATOR = "operator-key"
@@ -56,13 +57,17 @@ class Scrape:
 
     def sum(self, name: str, **labels: str) -> float:
         """Over all samples with these labels; there must be one."""
-        found = [
-            value
-            for (sample, own), value in self.values.items()
-            if sample == name and labels.items() <= dict(own).items()
-        ]
+        found = self._with(name, labels)
         assert found, f"no {name} with {labels}"
         return sum(found)
+
+    def sum_or_none(self, name: str, **labels: str) -> float:
+        """The same; 0 where there is none yet."""
+        return sum(self._with(name, labels))
+
+    def _with(self, name: str, labels: Mapping[str, str]) -> list[float]:
+        mine = (((sample, dict(own)), value) for (sample, own), value in self.values.items())
+        return [value for (sample, own), value in mine if sample == name and labels.items() <= own.items()]
 
     def check(self, before: "Scrape | None" = None) -> None:
         """The laws that hold at each moment; and no counter is less than `before`."""
@@ -331,6 +336,15 @@ def test_refusals_and_errors_are_counted_by_their_codes(busy: tuple[Site, Gate])
     assert found.sum("http_requests_total", handler="/v1/models/{model}", method="GET", status="2xx") == 1
     assert found.sum("http_requests_total", handler="/v1/models", method="PUT", status="4xx") == 1
     assert found.sum("http_requests_total", handler="/v1/completions", method="POST") == 6
+
+
+def test_bytes_that_never_became_a_request_are_counted_by_their_code(site: Site) -> None:
+    labels = {"code": "malformed_request", "status": "400"}
+    before = Scrape(site.http.get("/metrics").text).sum_or_none("octavo:http_errors_total", **labels)
+    with connected(site) as sock:
+        sock.sendall(b"nonsense\r\n\r\n")
+        assert sock.recv(4096).startswith(b"HTTP/1.1 400")
+    assert Scrape(site.http.get("/metrics").text).sum("octavo:http_errors_total", **labels) == before + 1
 
 
 def test_each_row_of_the_catalogue_is_told_and_nothing_else(busy: tuple[Site, Gate]) -> None:

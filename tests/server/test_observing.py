@@ -199,6 +199,19 @@ def test_who_reads_slowly_loses_the_oldest_and_is_told_how_many(site: Site) -> N
     assert taken is not None and taken[0] == 7 and [seq for seq, _ in taken[1]] == [7, 8, 9]
 
 
+def test_events_that_readers_lost_are_counted_also_when_they_have_gone(site: Site) -> None:
+    async def lag() -> list[int]:
+        one, told = Feed(), list[int]()
+        with one.reader([Queued], most=2), one.reader([Queued], most=4):
+            for number in range(5):
+                one.on_event(Queued(f"r{number}", 0.0, 1))
+            told.append(one.num_lost)
+        return [*told, one.num_lost]
+
+    assert site.run(lag()) == [4, 4]
+    assert site.metric("octavo:events_dropped_total") == site.app.service.feed.num_lost
+
+
 def test_too_many_readers_are_sent_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "MOST_READERS", 0)
     answer = site.http.get("/octavo/v1/events")

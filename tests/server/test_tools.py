@@ -96,6 +96,27 @@ def test_a_call_that_is_demanded_comes_as_its_schema_says(tooled: Site, choice: 
         assert first["role"] == "assistant" and first["content"] is None and first["tool_calls"][0]["id"]
 
 
+def test_choices_that_are_searched_for_calls_are_counted_once_each(tooled: Site) -> None:
+    counts = tooled.app.service.meters.tool_calls
+    before = counts.copy()
+    fields = {"tools": [PING], "max_tokens": 60, "n": 2}
+    tooled.chat("Go", tool_choice=NAMED | {"function": {"name": "ping"}}, **fields)
+    tooled.chat("Go", tool_choice=NAMED | {"function": {"name": "ping"}}, stream=True, **fields)
+    tooled.chat("Go", **{**fields, "max_tokens": 1})
+    tooled.chat("Go", tool_choice="none", **fields)
+    kind = "chat_completions"
+    assert counts - before == {
+        ("non_streaming", "tool_call", kind): 2,
+        ("streaming", "tool_call", kind): 2,
+        ("non_streaming", "no_tool_call", kind): 2,
+    }
+    name = "vllm:tool_call_parser_invocations_total"
+    assert (
+        tooled.metric(name, mode="streaming", outcome="tool_call", request_type=kind)
+        == counts["streaming", "tool_call", kind]
+    )
+
+
 def test_a_stream_that_says_nothing_at_first_has_each_header_once(tooled: Site) -> None:
     fields = {"tools": [PING], "tool_choice": "required", "max_tokens": 60, "cache_salt": "fresh"}
     streamed = tooled.stream(tooled.chat("Go", stream=True, **fields))

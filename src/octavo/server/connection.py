@@ -28,12 +28,15 @@ class Patience:
     idle_s: float
 
 
-def patient(head_s: float, body_s: float, idle_s: float) -> type[asyncio.Protocol]:
-    """What makes connections that wait so long, in the place of a class of connections."""
+def patient(head_s: float, body_s: float, idle_s: float, refused: Callable[[ApiError], None]) -> type[asyncio.Protocol]:
+    """What makes connections that wait so long, in the place of a class of connections.
+
+    `refused` is told what was answered to what never became a request.
+    """
     patience = Patience(head_s, body_s, idle_s)
 
     def connection(**about: Any) -> Connection:
-        return Connection(patience, **about)
+        return Connection(patience, refused, **about)
 
     return cast(type[asyncio.Protocol], connection)
 
@@ -41,8 +44,9 @@ def patient(head_s: float, body_s: float, idle_s: float) -> type[asyncio.Protoco
 class Connection(HttpToolsProtocol):
     """uvicorn's reader of HTTP/1.1, which calls `on_...` and, for what it cannot read, `send_400_response`."""
 
-    def __init__(self, patience: Patience, **about: Any) -> None:
+    def __init__(self, patience: Patience, refused: Callable[[ApiError], None], **about: Any) -> None:
         super().__init__(**about)
+        self._refused = refused
         self.timeout_keep_alive = patience.idle_s  # pyright: ignore[reportAttributeAccessIssue]  # any number will do
         self._patience = patience
         self._deadline: _Deadline | None = None
@@ -135,6 +139,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         """Says so, unless that would end up in the middle of an answer, and hangs up."""
         access.info("no request: %d %s", error.status, error.code)
+        self._refused(error)
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(_written(error, self.server_state.default_headers))
         self.transport.close()

@@ -27,6 +27,8 @@ class Reader:
         self._most = most
         self._events: deque[Numbered] = deque()
         self._num_dropped = 0
+        self.num_lost = 0
+        """How many it lost in all."""
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -38,6 +40,7 @@ class Reader:
         if len(self._events) >= self._most:
             self._events.popleft()
             self._num_dropped += 1
+            self.num_lost += 1
         self._events.append(numbered)
         self._changed.set()
 
@@ -65,6 +68,7 @@ class Feed:
     def __init__(self) -> None:
         self._readers: set[Reader] = set()
         self._closed = False
+        self._num_lost = 0
         self.seq = 0
         """Events so far."""
 
@@ -72,6 +76,11 @@ class Feed:
         self.seq += 1
         for reader in self._readers:
             reader.put((self.seq, event))
+
+    @property
+    def num_lost(self) -> int:
+        """Events that readers lost so far."""
+        return self._num_lost + sum(reader.num_lost for reader in self._readers)
 
     def close(self) -> None:
         """The server ends: so does every reader, once it has read what there is."""
@@ -95,3 +104,4 @@ class Feed:
             yield reader
         finally:
             self._readers.discard(reader)
+            self._num_lost += reader.num_lost

@@ -37,6 +37,8 @@ from octavo.server.tallies import Tallies
 
 _SOURCES = {"memory": "host"}
 """Tiers -> where a cached token came from, in vLLM's words, where they differ."""
+_REQUEST_TYPES = {"/v1/chat/completions": "chat_completions", "/v1/responses": "responses"}
+"""Paths -> vLLM's `request_type`."""
 _MOVES = ("stores", "store_failures", "skipped", "loads", "load_failures", "evictions")
 """What a tier counts since its engine began, in blocks."""
 
@@ -99,6 +101,8 @@ class Meters:
         self.num_violations = 0
         self.finished = dict.fromkeys(FinishReason, 0)
         self.refused = Counter[str]()
+        self.tool_calls = Counter[tuple[str, str, str]]()
+        """(mode, outcome, type of request) -> choices that were searched for calls."""
         self.drained = DrainRate()
         self.phase_s = defaultdict[str, float](float)
         self.tallies = Tallies()
@@ -175,6 +179,15 @@ class Meters:
         """A stop string ended this choice. The engine, which knows no text, will say that it was aborted."""
         if request_id in self._courses:
             self._stopped.add((request_id, choice))
+
+    def calls_read(self, path: str, *, streams: bool) -> Callable[[bool], None]:
+        """Counts the choices of a request that came to this path, once each was searched for calls of tools."""
+        mode, kind = "streaming" if streams else "non_streaming", _REQUEST_TYPES.get(path, "other")
+
+        def read(called: bool) -> None:
+            self.tool_calls[mode, "tool_call" if called else "no_tool_call", kind] += 1
+
+        return read
 
     def over_quota(self, tenant: str, quota: str) -> None:
         """A request of this tenant was sent away by this quota."""

@@ -139,6 +139,7 @@ class Service:
             heartbeat_age_s=self.client.heartbeat_age_s,
             in_flight=self.duty.in_flight,
             draining=self.duty.draining,
+            events_lost=self.feed.num_lost,
             span_counts=self._span_counts,
         )
 

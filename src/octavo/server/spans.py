@@ -37,6 +37,8 @@ MOST_SPANS = 1024
 """Of one request; beyond that their number is told."""
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from octavo.server.histogram import LONG_S, Histogram
+from octavo.server.openai.errors import ApiError
 
 CLIENT_GONE = 499
 """The status, as proxies write it, of a request whose client went away before its answer began."""
@@ -28,6 +29,10 @@ class Visits:
         if duration is None:
             duration = self.durations[route, method] = Histogram(LONG_S)
         duration.observe(seconds)
+
+    def refused(self, error: ApiError) -> None:
+        """Bytes that never became a request were answered so."""
+        self.failed(error.code, error.status)
 
     def failed(self, code: str | None, status: int) -> None:
         """An answer, or the end of a stream, was an error."""

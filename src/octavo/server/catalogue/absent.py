@@ -13,7 +13,7 @@ ABSENT: dict[str, str] = {
     "findable and when it goes, not each use: `vllm:kv_block_lifetime_seconds`, `octavo:prefix_cache_misses`",
     "vllm:estimated_flops_per_gpu_total and the like": "estimates are no measurements: `octavo:step_phase_seconds`",
     "vllm:diffusion_..., vllm:rl_weight_update_..., vllm:websocket_...": "there are no such models, updates, sockets",
-    "vllm:tool_call_parser_invocations_total, vllm:tool_calls_completed_total": "calls are not counted yet",
+    "vllm:tool_calls_completed_total": "arguments of strict tools are right by grammar; others are not checked",
     "vllm:nixl_..., vllm:mooncake_store_..., vllm:hf3fs_...": "there are no such connectors",
     "vllm:num_requests_swapped, vllm:cpu_cache_usage_perc": "gone from vLLM, too",
     "http_request_size_bytes, http_response_size_bytes": "the length of a stream is not known before its end",

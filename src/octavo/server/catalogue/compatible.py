@@ -220,6 +220,13 @@ REQUESTS = (
         by=("reason",),
         law="part of `octavo:requests_refused`",
     ),
+    counter(
+        "vllm:tool_call_parser_invocations",
+        "Choices that were searched for calls of tools, once each, streamed or not",
+        "choices",
+        lambda s: s.meters.tool_calls,
+        by=("mode", "outcome", "request_type"),
+    ),
     histogram(
         "vllm:request_prompt_tokens",
         "Tokens of a choice's prompt",

@@ -34,6 +34,8 @@ class Sources:
     in_flight: int = 0
     """HTTP requests that generate."""
     draining: bool = False
+    events_lost: int = 0
+    """By those who follow events."""
     span_counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """What became of spans: sent, dropped."""
 

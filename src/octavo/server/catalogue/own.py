@@ -438,10 +438,17 @@ SERVER = (
     ),
     counter(
         "octavo:http_errors",
-        "Answers that were errors, also at the end of a stream, by the error's code",
+        "Answers that were errors, by the error's code: also at the end of a stream, and to what was no request",
         "answers",
         lambda s: {(code, str(status)): n for (code, status), n in _errors(s).items()},
         by=("code", "status"),
+        of_engine=False,
+    ),
+    counter(
+        "octavo:events_dropped",
+        "Events that followers of /octavo/v1/events lost, since they read too slowly",
+        "events",
+        lambda s: s.events_lost,
         of_engine=False,
     ),
     counter(

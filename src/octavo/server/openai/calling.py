@@ -1,7 +1,7 @@
 """Tools: what a request offers and demands becomes a form of the answer, and a way to read the calls in it."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ class Calling:
     several: bool
     structure: StructuredOutput | None = None
     """What the answer must look like."""
+    read: Callable[[bool], None] = lambda called: None
+    """Is told of each choice that was read to its end: did it call?"""
 
     def reader(self) -> Reader:
         """For one choice: as the grammar has written it, where there is one."""
@@ -186,6 +188,7 @@ class CallReader:
         said = self._reader.push(text)
         if finish is not None:
             said.write(self._reader.finish())
+            self._calling.read(self.called)
         return [part for part in said.parts if self._is_told(part)]
 
     def _is_told(self, part: str | Call) -> bool:

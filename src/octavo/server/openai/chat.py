@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.server.exchange import Exchange
@@ -55,6 +55,7 @@ async def begin(service: Service, exchange: Exchange, body: ChatRequest) -> Repl
     structure = await asked_structure(service, body)
     calling = await asked_calls(service, body, structure) if body.tools or body.tool_choice else None
     if calling is not None:
+        calling = replace(calling, read=service.meters.calls_read(exchange.path, streams=bool(body.stream)))
         structure = calling.structure or structure
         body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
