@@ -192,6 +192,36 @@ def test_what_the_template_does_not_read_is_told(site: Site) -> None:
     assert site.chat("the", documents=[], chat_template_kwargs={}, max_tokens=1).status_code == 200
 
 
+def test_fields_of_messages_that_the_template_does_not_read_are_told(site: Site) -> None:
+    """Those that say nothing, as clients that send whole objects back have many, are not."""
+    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": []}
+    messages = [
+        {"role": "assistant", "content": "a", **empty},
+        {"role": "user", "name": "bob", "content": "the", "zz": 1},
+    ]
+    told = site.chat(messages, max_tokens=1).headers["x-octavo-unknown-fields"]
+    assert told == "messages[].name,messages[].zz"
+    assert "x-octavo-unknown-fields" not in site.chat([messages[0]], max_tokens=1).headers
+
+
+def test_older_names_in_messages_say_the_same(site: Site) -> None:
+    def prompt_of(*messages: dict[str, Any]) -> list[int]:
+        return site.chat([{"role": "user", "content": "a"}, *messages], max_tokens=1, return_token_ids=True).json()[
+            "prompt_token_ids"
+        ]
+
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    call = {"id": "f", "type": "function", "function": function}
+    old = prompt_of({"role": "assistant", "function_call": function}, {"role": "function", "name": "f", "content": "5"})
+    new = prompt_of({"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "f", "content": "5"})
+    silent = prompt_of({"role": "assistant"}, {"role": "tool", "tool_call_id": "f", "content": "5"})
+    assert old == new != silent
+    assert prompt_of({"role": "assistant", "refusal": "no"}) == prompt_of({"role": "assistant", "content": "no"})
+    for name, value in (("function_call", 5), ("function_call", {"name": 5}), ("refusal", 5)):
+        refused = site.chat([{"role": "assistant", name: value}]).json()["error"]
+        assert refused["param"].startswith(f"messages[0].{name}")
+
+
 @pytest.mark.parametrize("path", ["/tokenize", "/octavo/v1/explain", "/octavo/v1/pins"])
 def test_what_is_about_messages_is_not_taken_beside_a_text(site: Site, path: str) -> None:
     """And the other way round: nothing is accepted and ignored."""

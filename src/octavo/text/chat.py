@@ -32,8 +32,8 @@ class ChatTemplate:
         self.source = source
         self.knows_tools = "tools" in source
         self.special_tokens = dict(special_tokens)
-        self.variables, self._template = _compiled(source, now)
-        """`variables`: all that it reads. Others make no difference."""
+        self.variables, self.words, self._template = _compiled(source, now)
+        """`variables`: all that it reads; `words`: all names of fields, and all texts. Others make no difference."""
 
     def render(
         self,
@@ -146,15 +146,18 @@ def _with_one_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     return ids if ids[:1] == [bos] else [bos, *ids]
 
 
-def _compiled(source: str, now: Callable[[], datetime]) -> tuple[frozenset[str], "Template"]:
-    from jinja2 import TemplateSyntaxError
+def _compiled(source: str, now: Callable[[], datetime]) -> tuple[frozenset[str], frozenset[str], "Template"]:
+    from jinja2 import TemplateSyntaxError, nodes
     from jinja2.meta import find_undeclared_variables
 
     from octavo.text.sandbox import environment
 
     sandbox = environment(now)
     try:
-        return frozenset(find_undeclared_variables(sandbox.parse(source))), sandbox.from_string(source)
+        tree = sandbox.parse(source)
+        texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+        words = texts.union(node.attr for node in tree.find_all(nodes.Getattr))
+        return frozenset(find_undeclared_variables(tree)), frozenset(words), sandbox.from_string(source)
     except TemplateSyntaxError as error:
         raise TemplateError(f"the chat template does not parse: line {error.lineno}: {error.message}") from error
     except Exception as error:

@@ -14,7 +14,7 @@ from octavo.server.openai.errors import ApiError, invalid
 from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, report_unknown, truncated
 from octavo.server.openai.job import Job, make_job
 from octavo.server.openai.logprobs import LogprobWriter
-from octavo.server.openai.messages import Message, checked
+from octavo.server.openai.messages import Message, checked, unread
 from octavo.server.openai.params import Scores, asked_length
 from octavo.server.openai.prompts import Prompt
 from octavo.server.openai.respond import Gathered, respond
@@ -60,7 +60,7 @@ async def begin(service: Service, exchange: Exchange, body: ChatRequest) -> Repl
         body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
     messages = chat_messages(service, body.messages)
-    report_unread(service, exchange, body.chat_template_kwargs, body.documents)
+    report_unread(service, exchange, messages, body.chat_template_kwargs, body.documents)
     ids = await chat_ids(service, body, messages, most_tokens(service, body))
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
@@ -100,15 +100,21 @@ def chat_messages(service: Service, messages: Sequence[Message]) -> list[Message
 def report_unread(
     service: Service,
     exchange: Exchange,
+    messages: Sequence[Message],
     variables: Mapping[str, Any] | None,
     documents: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """Tells of variables that the template does not read as of unknown fields. Raises ApiError 400 for documents."""
-    reads = service.template.variables if service.template is not None else frozenset[str]()
-    if documents and "documents" not in reads:
+    """Tells of variables and fields of messages that the template does not read as of unknown fields.
+
+    Raises ApiError 400 for documents.
+    """
+    template = service.template
+    assert template is not None, "chat_messages has checked"
+    if documents and "documents" not in template.variables:
         raise invalid("documents would not be seen: the chat template does not read them", "documents")
-    unread = [name for name in variables or () if name not in reads and name not in _OURS]
-    report_unknown(service, exchange, [f"chat_template_kwargs.{name}" for name in unread])
+    vain = [name for name in variables or () if name not in template.variables and name not in _OURS]
+    names = [f"chat_template_kwargs.{name}" for name in vain]
+    report_unknown(service, exchange, [*names, *unread(messages, template.words)])
 
 
 async def chat_ids(

@@ -81,7 +81,7 @@ async def _conversation(service: Service, exchange: Exchange, body: EmbeddingReq
         chat_template_kwargs=body.chat_template_kwargs,
     )
     messages = chat_messages(service, body.messages or [])
-    report_unread(service, exchange, body.chat_template_kwargs)
+    report_unread(service, exchange, messages, body.chat_template_kwargs)
     return [Prompt(tuple(await chat_ids(service, text, messages, most_tokens(service, body))))]
 
 
