@@ -51,7 +51,7 @@ def main(isas: list[str]) -> None:
         print(f"{'':>8}" + "".join(f"{rows:>8}" for rows in ROWS))
         for format_ in PRODUCTS:
             print(f"{format_:>8}" + "".join(f"{matmul_gflops(isa, format_, rows):>8.1f}" for rows in ROWS))
-        times = ", ".join(f"{kv} {attend_us(isa, kv):.2f}" for kv in ("bfloat16", "float16", "float32"))
+        times = ", ".join(f"{kv} {attend_us(isa, kv):.2f}" for kv in ("bfloat16", "float16", "int8", "float32"))
         print(f"attention, us a query row and head over {KEYS} causal keys: {times}")
 
 

@@ -142,18 +142,19 @@ def _load_cpu(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded
 
 def _load_reference(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded:
     from octavo.backends.reference import ReferenceBackend
+    from octavo.backends.reference.kv import kv_bytes_per_token
     from octavo.loaders.dequant import dequantize
-    from octavo.models.layer_groups import layer_groups
 
     _only_float32(config)
+    spec, kv_cache_dtype = checkpoint.spec, config.cache.kv_cache_dtype
     names = checkpoint.tensors.names()
     elements = sum(_product(checkpoint.tensors.info(name).shape) for name in names)
     return _Loaded(
         weight_bytes=4 * elements,
-        kv_bytes_per_token=4 * checkpoint.spec.kv_elements_per_token * layer_groups(checkpoint.spec).slots,
+        kv_bytes_per_token=kv_bytes_per_token(spec, kv_cache_dtype),
         isa="numpy",
         num_threads=1,
-        kv_cache_dtype="float32",
+        kv_cache_dtype="float32" if kv_cache_dtype == "auto" else kv_cache_dtype,
         report=("backend: reference (numpy, float32, slow)",),
         backend=lambda plan: ReferenceBackend(
             checkpoint,
@@ -161,14 +162,14 @@ def _load_reference(config: Config, checkpoint: Checkpoint, report: Report) -> _
             block_size=config.cache.block_size,
             max_model_len=plan.max_model_len,
             dequantize=dequantize,
+            kv_cache_dtype=kv_cache_dtype,
         ),
     )
 
 
 def _only_float32(config: Config) -> None:
-    for name, value in (("dtype", config.model.dtype), ("kv_cache_dtype", config.cache.kv_cache_dtype)):
-        if value not in ("auto", "float32"):
-            raise ConfigError(f"{name} is {value}, but the reference backend computes in float32 only")
+    if config.model.dtype not in ("auto", "float32"):
+        raise ConfigError(f"dtype is {config.model.dtype}, but the reference backend computes in float32 only")
     for name, value in (("isa", config.engine.isa), ("num_threads", config.engine.num_threads)):
         if value is not None:
             raise ConfigError(f"{name} is {value}, but the reference backend has no such choice")

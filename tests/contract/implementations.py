@@ -108,7 +108,7 @@ def open_simulated(num_blocks: int, block_size: int, *, poisoned: bool = False) 
     return SimulatedBackend(ledger, StepCosts(base_s=0.01, token_s=0.001), VirtualTime())
 
 
-def open_reference(windows: Windows = ()) -> Open:
+def open_reference(windows: Windows = (), kv_cache_dtype: str = "auto") -> Open:
     """`windows`: of each layer."""
 
     def open_backend(num_blocks: int, block_size: int, *, poisoned: bool = False) -> Backend:
@@ -120,6 +120,7 @@ def open_reference(windows: Windows = ()) -> Open:
             block_size=block_size,
             max_model_len=MAX_MODEL_LEN,
             dequantize=dequantize,
+            kv_cache_dtype=kv_cache_dtype,
         )
         return _as_one_group(backend, groups)
 
@@ -142,6 +143,7 @@ CPU_KINDS = {
     "f32": CpuKind("F32", "F32", "float32", "float32", 2),
     "q4_1": CpuKind("Q4_1", "Q8_0", "auto", "bfloat16", 2),
     "bf16": CpuKind("BF16", "BF16", "auto", "float16", 1),
+    "int8": CpuKind("Q4_1", "Q8_0", "auto", "int8", 2),
     "windows": CpuKind("Q4_1", "Q8_0", "auto", "bfloat16", 2, WINDOWS),
     "all-windows": CpuKind("F32", "F32", "float32", "float32", 1, (9, 9)),
 }
@@ -173,6 +175,7 @@ def open_cpu(isa: str, kind: CpuKind) -> Open:
 WITH_WEIGHTS: dict[str, Open] = {
     "reference": open_reference(),
     "reference-windows": open_reference(WINDOWS),
+    "reference-int8": open_reference(kv_cache_dtype="int8"),
     **{f"cpu-{isa}-{name}": open_cpu(isa, kind) for isa in ISAS for name, kind in CPU_KINDS.items()},
 }
 ALL: dict[str, Open] = {

@@ -150,7 +150,11 @@ class AttendCase:
         weights /= weights.sum(axis=2, keepdims=True)
         out = np.einsum("hts,shd->thd", weights, v)
         sizes = np.einsum("hts,shd->thd", weights, np.abs(v))
-        return out.reshape(self.rows, -1), (sizes * self._relative_error(q, k, scale) + 1e-6).reshape(self.rows, -1)
+        if self.kv_dtype == "int8":
+            bound = self._int8_error(q, k, v, weights, sizes, scale)
+        else:
+            bound = sizes * self._relative_error(q, k, scale)
+        return out.reshape(self.rows, -1), (bound + 1e-6).reshape(self.rows, -1)
 
     def _rotated(self, x: Floats) -> Floats:
         half = self.rope_dim // 2
@@ -158,6 +162,17 @@ class AttendCase:
         cos, sin = np.cos(angles.astype(np.float64))[:, None], np.sin(angles.astype(np.float64))[:, None]
         low, high = x[..., :half], x[..., half : 2 * half]
         return np.concatenate([low * cos - high * sin, high * cos + low * sin, x[..., 2 * half :]], axis=2)
+
+    def _int8_error(self, q: Floats, k: Floats, v: Floats, weights: Floats, sizes: Floats, scale: float) -> Floats:
+        """Bytes are half a step of 1/127 of their row's largest off; words of queries and weights, of 1/32767."""
+        key_steps, value_steps = (np.abs(x).max(axis=2) / 254 for x in (k, v))
+        query_steps = np.abs(q).max(axis=2) / 65534
+        scores = np.abs(q).sum(axis=2)[:, None] * key_steps[None] + query_steps[:, None] * np.abs(k).sum(axis=2)[None]
+        moved = np.expm1(2 * 1.01 * scale * scores.max(axis=1) + 1e-5)[..., None]
+        rounded = np.einsum("hts,sh->th", weights, value_steps)[..., None]
+        # Of a weight times its value's scale half a step of the tile's largest: each of at most 64 keys of a tile.
+        words = np.minimum(64, self.rows) * np.abs(v).max() / 65534
+        return sizes * moved + rounded * (1 + moved) + words
 
     def _relative_error(self, q: Floats, k: Floats, scale: float) -> float:
         """Errors of scores move weights by e^d - 1, and the weights and values are rounded themselves."""

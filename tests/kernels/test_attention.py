@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from octavo.backends.reference.kv import kv_format
 from tests.kernels.cases import ISAS, AttendCase
 
-KV_DTYPES = ("float32", "float16", "bfloat16")
+KV_DTYPES = ("float32", "float16", "bfloat16", "int8")
 SHAPES = [
     AttendCase("", 16, rows, heads, kv_heads, head_dim, rope_dim)
     for rows, heads, kv_heads, head_dim, rope_dim in [
@@ -34,6 +35,35 @@ def test_attention_is_within_the_bound_of_its_cache_format(shape: AttendCase, kv
     expected, bound = case.expected(qkv)
     error = np.abs(case.run(isa, qkv, rows_at_once=3) - expected)
     assert (error <= bound).all(), f"worst error is {np.nanmax(error / bound):.2f} of its bound"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("block_size", [8, 16, 128])
+def test_an_int8_cache_keeps_what_the_reference_keeps(isa: str, block_size: int):
+    """Without rotation both round the same floats, so what is left is the rounding of queries and weights to words."""
+    case = AttendCase("int8", block_size, 150, 4, 2, 64, 0)
+    qkv = case.qkv()
+    parts = qkv.reshape(case.rows, -1, case.head_dim)
+    kv_int8 = kv_format("int8")
+    parts[:, case.heads :] = kv_int8.read(kv_int8.keep(parts[:, case.heads :].copy()))
+    out = case.run(isa, case.qkv(), rows_at_once=3)
+    expected, _ = case.expected(parts.reshape(case.rows, -1))
+    assert np.abs(out - expected).max() <= 2e-4
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_an_int8_row_that_is_not_finite_reaches_those_that_attend_to_it_and_no_others(isa: str):
+    """Its tile is computed together with rows before it. Rows of zeros, and of numbers without an inverse, are rows."""
+    case = AttendCase("int8", 16, 70, 4, 2, 32, 32)
+    qkv = case.qkv()
+    qkv[3, 4 * 32 :], qkv[4, 4 * 32 :] = 0, 1e-38
+    clean = case.run(isa, qkv, rows_at_once=6)
+    assert np.isfinite(clean).all()
+    qkv[50, 4 * 32 + 5], qkv[50, 6 * 32 + 7] = np.nan, np.inf
+    out = case.run(isa, qkv, rows_at_once=6)
+    assert out[:50].tobytes() == clean[:50].tobytes()
+    first_head = out.reshape(70, 4, 32)[50:, :2]
+    assert not np.isfinite(first_head).any()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -198,7 +198,7 @@ def test_the_oracle_in_one_go(default_model):
     assert hits(second) == [16, 16]
 
 
-FORMATS = [("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float16")]
+FORMATS = [("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float16"), ("auto", "int8")]
 OTHER_FORMATS = [("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float32")]
 SLOW_FORMATS = [pytest.param(*formats, marks=pytest.mark.slow) for formats in OTHER_FORMATS]
 

@@ -17,10 +17,11 @@ inline constexpr int kNibbleBytes = 256, kByteBytes = 512,
                      kConstantBytes = 64;  // of a group of q4, of q8, and behind both
 inline constexpr int kTileKeys = 64;       // keys between two rescalings of the online softmax
 inline constexpr int kSplitKeys = 512;     // keys of one partial attention; a multiple of kTileKeys
+inline constexpr int kMaxInt8Dim = 512;    // of a head: 512 products of a word and a byte fit 32 bits
 inline constexpr int kMaxQueryRows = 6;    // query rows that share one reading of the keys
 
 enum class WeightKind : int { q4, q8, bf16, f32 };
-enum class KvType : int { f32, bf16, f16 };
+enum class KvType : int { f32, bf16, f16, int8 };
 enum class Epilogue : int { store, add, swiglu };
 
 // A matrix [n, k] in panels of kPanel rows; the last panel is padded with zeros.
@@ -53,6 +54,9 @@ struct MatmulArgs {
 // KV of one layer: [block][kv_head] { K tile, V tile }. U = min(block_size, 16) keys stand side by side in a K tile.
 //   K bf16: [block_size/U][dim/2][U][2]   K f32, f16: [block_size/U][dim][U]
 //   V bf16: [block_size/2][dim][2]        V f32, f16: [block_size][dim]
+//   K int8: [block_size/U][dim/4][U][4]   V int8: [block_size/4][dim][4]   behind each of them f32 scale [block_size]
+// An int8 element is its token's and head's scale times an integer of -127 .. 127. Of four that stand together (of a
+// key's dimensions, of a dimension's values) the order is 0, 2, 1, 3: those in even places widen to words of 0 and 1.
 struct KvLayout {
   KvType type;
   int block_size, kv_heads, head_dim;
@@ -60,13 +64,28 @@ struct KvLayout {
   size_t block_bytes;  // kv_heads * 2 * tile_bytes
 };
 
+// Static, as files of different instruction sets share no function.
+static inline size_t kv_element_bytes(KvType type) { return type == KvType::f32 ? 4 : type == KvType::int8 ? 1 : 2; }
+
+// Bytes of a K or V tile of `tokens` tokens: what all sizes of the cache are made of.
+static inline size_t kv_tile_bytes(KvType type, int tokens, int head_dim) {
+  const size_t scales = type == KvType::int8 ? sizeof(float) : 0;
+  return static_cast<size_t>(tokens) * (static_cast<size_t>(head_dim) * kv_element_bytes(type) + scales);
+}
+
+static inline KvLayout kv_layout(KvType type, int block_size, int kv_heads, int head_dim) {
+  const size_t tile = kv_tile_bytes(type, block_size, head_dim);
+  return {type, block_size, kv_heads, head_dim, tile, tile * 2 * static_cast<size_t>(kv_heads)};
+}
+
 // One row of a step: rotate q and k, put q (scaled) into the query buffer and k, v into the cache.
 struct RopeStoreArgs {
   const KvLayout* layout;
   uint8_t* layer;        // block 0 of this layer
   const float* qkv;      // [heads + 2 * kv_heads][head_dim]
   const float* cos_sin;  // cos [rope_dim/2], then sin [rope_dim/2], of this row's position
-  uint8_t* query;        // [heads][head_dim], bf16 where the cache is bf16, else f32
+  uint8_t* query;        // [heads][head_dim], at most 4 bytes an element: bf16 where the cache is bf16, words and their
+                         // scale where it is int8, else f32
   int heads, rope_dim;
   float scale;
   int block, slot;

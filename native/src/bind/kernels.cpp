@@ -60,9 +60,7 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
   const Kernels& set = kernels_or_throw(isa);
   const int rows = static_cast<int>(qkv.shape(0)), half = static_cast<int>(inverse_frequencies.size()),
             group = heads / kv_heads;
-  const KvType kv = kv_type_named(type);
-  const size_t tile = static_cast<size_t>(block_size * head_dim) * (kv == KvType::f32 ? 4 : 2);
-  const KvLayout layout{kv, block_size, kv_heads, head_dim, tile, tile * 2 * static_cast<size_t>(kv_heads)};
+  const KvLayout layout = kv_layout(kv_type_named(type), block_size, kv_heads, head_dim);
   const int highest = blocks.size() ? *std::max_element(blocks.data(), blocks.data() + blocks.size()) : 0;
   if (static_cast<size_t>(rows) > blocks.size() * static_cast<size_t>(block_size) || rows_at_once < 1 ||
       rows_at_once > kMaxQueryRows || qkv.shape(1) != static_cast<size_t>((heads + 2 * kv_heads) * head_dim) ||

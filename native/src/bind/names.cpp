@@ -27,7 +27,8 @@ WeightKind weight_kind_named(const std::string& name) {
 }
 
 KvType kv_type_named(const std::string& name) {
-  return one_of<KvType>(name, {{"float32", KvType::f32}, {"bfloat16", KvType::bf16}, {"float16", KvType::f16}});
+  return one_of<KvType>(
+      name, {{"float32", KvType::f32}, {"bfloat16", KvType::bf16}, {"float16", KvType::f16}, {"int8", KvType::int8}});
 }
 
 Epilogue epilogue_named(const std::string& name) {

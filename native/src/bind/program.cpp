@@ -173,6 +173,13 @@ void bind_program(nb::module_& m) {
       },
       nb::arg("raw"), nb::arg("format"), nb::arg("count"));
 
+  m.def(
+      "kv_tile_bytes",
+      [](const std::string& type, int tokens, int head_dim) {
+        return kv_tile_bytes(kv_type_named(type), tokens, head_dim);
+      },
+      nb::arg("type"), nb::arg("tokens"), nb::arg("head_dim"));
+
   m.def("candidates", [] {
     int count;
     const Candidate* all = candidates(&count);

@@ -1,121 +1,9 @@
-// Paged attention: rotation and storing of keys and values, and the online softmax over blocks.
+// Paged attention: the online softmax over the blocks of the KV cache.
 // Part of one instruction set's namespace. Head dimensions are multiples of 16.
 //
 // Prompts, chunks and decodes are one case: query rows with positions. Keys are read in tiles of kTileKeys at fixed
 // positions, and tiles are summed in splits of kSplitKeys at fixed positions, so a row's arithmetic depends on its
 // position alone. A key beyond a row's position, or before its window, has weight 0, which adds nothing.
-
-struct KvBf16 {
-  static constexpr KvType type = KvType::bf16;
-  static constexpr int kElement = 2, kDimsPerStep = 2, kKeysPerStep = 2, kQueryElement = 2, kWeightElement = 2;
-};
-struct KvF16 {
-  static constexpr KvType type = KvType::f16;
-  static constexpr int kElement = 2, kDimsPerStep = 1, kKeysPerStep = 1, kQueryElement = 4, kWeightElement = 4;
-};
-struct KvF32 {
-  static constexpr KvType type = KvType::f32;
-  static constexpr int kElement = 4, kDimsPerStep = 1, kKeysPerStep = 1, kQueryElement = 4, kWeightElement = 4;
-};
-
-static inline int unit_keys(const KvLayout& layout) { return smaller(layout.block_size, 16); }
-
-// ---- writing ----
-
-static void rotate(float* head, const float* cos_sin, int rope_dim) {
-  const int half = rope_dim / 2;
-  const float *cosines = cos_sin, *sines = cos_sin + half;
-  int i = 0;
-  for (; i + 16 <= half; i += 16) {
-    const f32 c = load(cosines + i), s = load(sines + i), a = load(head + i), b = load(head + half + i);
-    store(head + i, sub(mul(a, c), mul(b, s)));
-    store(head + half + i, add(mul(b, c), mul(a, s)));
-  }
-  for (; i < half; ++i) {
-    const float a = head[i], b = head[half + i];
-    head[i] = a * cosines[i] - b * sines[i];
-    head[half + i] = b * cosines[i] + a * sines[i];
-  }
-}
-
-template <class Kv>
-static void narrow(const float* x, int n, uint8_t* out) {
-  for (int i = 0; i < n; i += 16) {
-    if constexpr (Kv::type == KvType::bf16)
-      store_bf16(out + 2 * i, load(x + i));
-    else if constexpr (Kv::type == KvType::f16)
-      store_f16(out + 2 * i, load(x + i));
-    else
-      store(reinterpret_cast<float*>(out) + i, load(x + i));
-  }
-}
-
-// Strided copy of `dim` elements: a key into its lane of a K tile, or a value into its half of the pairs of a V tile.
-template <int kElement>
-static void scatter(const uint8_t* in, int dim, int run, size_t stride, uint8_t* out) {
-  for (int i = 0; i < dim; i += run)
-    __builtin_memcpy(out + static_cast<size_t>(i / run) * stride, in + i * kElement,
-                     static_cast<size_t>(run) * kElement);
-}
-
-template <class Kv>
-static void store_key(const KvLayout& l, const uint8_t* key, int slot, uint8_t* tile) {
-  const int unit = unit_keys(l), dim = l.head_dim;
-  uint8_t* at = tile + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * dim * Kv::kElement) +
-                slot % unit * Kv::kDimsPerStep * Kv::kElement;
-  scatter<Kv::kElement>(key, dim, Kv::kDimsPerStep, static_cast<size_t>(unit * Kv::kDimsPerStep * Kv::kElement), at);
-}
-
-template <class Kv>
-static void store_value(const KvLayout& l, const uint8_t* value, int slot, uint8_t* tile) {
-  const int dim = l.head_dim, step = Kv::kKeysPerStep;
-  uint8_t* at = tile + static_cast<size_t>(slot / step) * static_cast<size_t>(dim * step * Kv::kElement) +
-                slot % step * Kv::kElement;
-  if constexpr (Kv::kKeysPerStep == 1)
-    __builtin_memcpy(at, value, static_cast<size_t>(dim) * Kv::kElement);
-  else
-    scatter<Kv::kElement>(value, dim, 1, static_cast<size_t>(step * Kv::kElement), at);
-}
-
-template <class Kv>
-static void rope_store_as(const RopeStoreArgs& a) {
-  const KvLayout& l = *a.layout;
-  const int dim = l.head_dim;
-  float* head = static_cast<float*>(__builtin_alloca(static_cast<size_t>(dim) * 4));
-  uint8_t* narrowed = static_cast<uint8_t*>(__builtin_alloca(static_cast<size_t>(dim) * 4));
-  for (int h = 0; h < a.heads; ++h) {
-    __builtin_memcpy(head, a.qkv + h * dim, static_cast<size_t>(dim) * 4);
-    rotate(head, a.cos_sin, a.rope_dim);
-    for (int i = 0; i < dim; i += 16) store(head + i, mul(load(head + i), broadcast(a.scale)));
-    uint8_t* out = a.query + static_cast<size_t>(h) * static_cast<size_t>(dim * Kv::kQueryElement);
-    if constexpr (Kv::kQueryElement == 2)
-      narrow<Kv>(head, dim, out);
-    else
-      __builtin_memcpy(out, head, static_cast<size_t>(dim) * 4);
-  }
-  uint8_t* block = a.layer + static_cast<size_t>(a.block) * l.block_bytes;
-  for (int h = 0; h < l.kv_heads; ++h, block += 2 * l.tile_bytes) {
-    __builtin_memcpy(head, a.qkv + (a.heads + h) * dim, static_cast<size_t>(dim) * 4);
-    rotate(head, a.cos_sin, a.rope_dim);
-    narrow<Kv>(head, dim, narrowed);
-    store_key<Kv>(l, narrowed, a.slot, block);
-    narrow<Kv>(a.qkv + (a.heads + l.kv_heads + h) * dim, dim, narrowed);
-    store_value<Kv>(l, narrowed, a.slot, block + l.tile_bytes);
-  }
-}
-
-static void rope_store(const RopeStoreArgs& a) {
-  switch (a.layout->type) {
-    case KvType::bf16:
-      return rope_store_as<KvBf16>(a);
-    case KvType::f16:
-      return rope_store_as<KvF16>(a);
-    case KvType::f32:
-      return rope_store_as<KvF32>(a);
-  }
-}
-
-// ---- reading ----
 
 // The K and V tiles of one head, by key position.
 struct Keys {
@@ -127,6 +15,27 @@ struct Keys {
     return head + static_cast<size_t>(blocks[key / layout.block_size]) * layout.block_bytes;
   }
 };
+
+// The scales of one tile's keys and values, where they have any; 0 for keys that are not read.
+struct TileScales {
+  alignas(64) float keys[kTileKeys], values[kTileKeys];
+};
+
+// Reads one tile's, and asks for those of the next one.
+static void read_scales(const Keys& keys, int start, int skip, int num_keys, int end, TileScales* scales) {
+  const KvLayout& l = keys.layout;
+  *scales = {};
+  for (int key = skip; key < num_keys;) {
+    const int slot = (start + key) % l.block_size, run = smaller(num_keys - key, l.block_size - slot);
+    const int offset = l.block_size * l.head_dim + slot * 4, next = start + kTileKeys + key;
+    const uint8_t *at = keys.tile(start + key) + offset, *ahead = next < end ? keys.tile(next) + offset : at;
+    prefetch(ahead);
+    prefetch(ahead + l.tile_bytes);
+    __builtin_memcpy(scales->keys + key, at, static_cast<size_t>(run) * 4);
+    __builtin_memcpy(scales->values + key, at + l.tile_bytes, static_cast<size_t>(run) * 4);
+    key += run;
+  }
+}
 
 struct QueryRow {
   const uint8_t* query;
@@ -151,10 +60,43 @@ static Unit unit_at(const Keys& keys, int key, int first_key, int last_key) {
   return {keys.tile(key + 8 <= first_key ? key + 8 : key), keys.tile(key + 8 <= last_key ? key + 8 : key)};
 }
 
+// While a tile is computed the next one is asked for, a line for a line: a burst of requests would have the processor
+// wait for its own misses. `ahead` is the same place of the next tile; where that ends, the place itself.
 template <class Kv, bool kWhole>
-static inline f32 score_step(f32 acc, const Unit& unit, int i, const uint8_t* query) {
+static inline void prefetch_step(const Unit& ahead, int i) {
   const size_t line = (kWhole ? 16 : 8) * Kv::kDimsPerStep * Kv::kElement * static_cast<size_t>(i);
-  if constexpr (Kv::type == KvType::bf16) {
+  if (line % 64) return;
+  prefetch(ahead.low + line);
+  if (!kWhole) prefetch(ahead.high + line);
+}
+
+// Vectors of sums for each of R rows: what the registers hold. Bytes that become words need some of their own.
+template <class Kv, int R>
+constexpr int vectors_at_once() {
+  return kScoreUnits > 1 && Kv::type == KvType::int8 && R > 3 ? kScoreUnits / 2 : kScoreUnits;
+}
+
+template <class Kv>
+static inline typename Kv::Sum zero_sum() {
+  if constexpr (Kv::type == KvType::int8)
+    return zero_int();
+  else
+    return zero();
+}
+
+// acc + the products of four bytes in each lane with four words, at most 512 of them: no sum leaves 32 bits.
+static inline i32 dot4_words(i32 acc, bytes fours, const uint8_t* words, int i) {
+  acc = dot2_words(acc, even_words(fours), pair_of(words, 2 * i));
+  return dot2_words(acc, odd_words(fours), pair_of(words, 2 * i + 1));
+}
+
+template <class Kv, bool kWhole>
+static inline typename Kv::Sum score_step(typename Kv::Sum acc, const Unit& unit, int i, const uint8_t* query) {
+  const size_t line = (kWhole ? 16 : 8) * Kv::kDimsPerStep * Kv::kElement * static_cast<size_t>(i);
+  if constexpr (Kv::type == KvType::int8) {
+    const bytes keys = kWhole ? load_bytes(unit.low + line) : load_bytes_halves(unit.low + line, unit.high + line);
+    return dot4_words(acc, keys, query, i);
+  } else if constexpr (Kv::type == KvType::bf16) {
     const bytes keys = kWhole ? load_bytes(unit.low + line) : load_bytes_halves(unit.low + line, unit.high + line);
     return dot2_bf16(acc, keys, pair_of(query, i));
   } else {
@@ -170,43 +112,62 @@ static inline f32 score_step(f32 acc, const Unit& unit, int i, const uint8_t* qu
   }
 }
 
+// The scores that a sum stands for.
+template <class Kv>
+static inline f32 score_of(typename Kv::Sum sum, const uint8_t* query, int dim, const float* key_scales) {
+  if constexpr (Kv::type == KvType::int8) {
+    float scale;
+    __builtin_memcpy(&scale, query + 2 * dim, 4);
+    return mul(mul(to_float(sum), load(key_scales)), broadcast(scale));
+  } else {
+    return sum;
+  }
+}
+
 template <class Kv, int R, int NU, bool kWhole>
-static void score_units(const QueryRow* rows, const Unit* units, int dim, float (*scores)[kTileKeys]) {
-  f32 acc[NU][R];
+static void score_units(const QueryRow* rows, const Unit* units, const Unit* ahead, int dim, const float* key_scales,
+                        float (*scores)[kTileKeys]) {
+  typename Kv::Sum acc[NU][R];
 #pragma GCC unroll 8
   for (int u = 0; u < NU; ++u)
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[u][r] = zero();
+    for (int r = 0; r < R; ++r) acc[u][r] = zero_sum<Kv>();
   for (int i = 0; i < dim / Kv::kDimsPerStep; ++i)
 #pragma GCC unroll 8
-    for (int u = 0; u < NU; ++u)
+    for (int u = 0; u < NU; ++u) {
+      prefetch_step<Kv, kWhole>(ahead[u], i);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) acc[u][r] = score_step<Kv, kWhole>(acc[u][r], units[u], i, rows[r].query);
+    }
 #pragma GCC unroll 8
   for (int u = 0; u < NU; ++u)
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) store(scores[r] + 16 * u, acc[u][r]);
+    for (int r = 0; r < R; ++r)
+      store(scores[r] + 16 * u, score_of<Kv>(acc[u][r], rows[r].query, dim, key_scales + 16 * u));
 }
 
 // Scores of keys `skip` .. num_keys - 1 of a tile, in whole units of 16.
 template <class Kv, int R>
-static void score_tile(const Keys& keys, const QueryRow* rows, int start, int skip, int num_keys,
-                       float (*scores)[kTileKeys]) {
-  const int num_units = (num_keys + 15) / 16, dim = keys.layout.head_dim;
+static void score_tile(const Keys& keys, const QueryRow* rows, int start, int skip, int num_keys, int end,
+                       const TileScales& scales, float (*scores)[kTileKeys]) {
+  const int num_units = (num_keys + 15) / 16, dim = keys.layout.head_dim, next = start + kTileKeys;
   const bool whole = unit_keys(keys.layout) == 16;
-  Unit units[kTileKeys / 16];
+  Unit units[kTileKeys / 16], ahead[kTileKeys / 16];
   int u = skip / 16;
-  for (int i = u; i < num_units; ++i) units[i] = unit_at<Kv>(keys, start + 16 * i, start + skip, start + num_keys - 1);
-  if (whole && u == 0 && num_units == kScoreUnits) {
-    score_units<Kv, R, kScoreUnits, true>(rows, units, dim, scores);
-    u = kScoreUnits;
+  for (int i = u; i < num_units; ++i) {
+    units[i] = unit_at<Kv>(keys, start + 16 * i, start + skip, start + num_keys - 1);
+    ahead[i] = next + 16 * i < end ? unit_at<Kv>(keys, next + 16 * i, next, end - 1) : units[i];
   }
+  constexpr int kUnits = vectors_at_once<Kv, R>();
+  for (; whole && kUnits > 1 && u + kUnits <= num_units; u += kUnits)
+    score_units<Kv, R, kUnits, true>(rows, units + u, ahead + u, dim, scales.keys + 16 * u,
+                                     reinterpret_cast<float (*)[kTileKeys]>(scores[0] + 16 * u));
   for (; u < num_units; ++u) {
     float (*at)[kTileKeys] = reinterpret_cast<float (*)[kTileKeys]>(scores[0] + 16 * u);
     if (whole)
-      score_units<Kv, R, 1, true>(rows, units + u, dim, at);
+      score_units<Kv, R, 1, true>(rows, units + u, ahead + u, dim, scales.keys + 16 * u, at);
     else
-      score_units<Kv, R, 1, false>(rows, units + u, dim, at);
+      score_units<Kv, R, 1, false>(rows, units + u, ahead + u, dim, scales.keys + 16 * u, at);
   }
 }
 
@@ -219,14 +180,38 @@ static inline f32 scores_within(const float* scores, int first, int end) {
   return first > 0 ? first_lanes(first, none, lanes) : lanes;
 }
 
-// Scores of one row -> weights relative to the new maximum, 0 outside keys first .. end - 1 of the tile. Returns what
-// earlier sums are scaled by.
+// What the sums of earlier tiles are multiplied by, and those of this one where they are integers.
+struct Factors {
+  float earlier, own;
+};
+
+// Weights times the scales of their values, as words and the scale of those. A weight of 0 gives 0, whatever the value:
+// it may be of a token behind this row's own.
+static float weights_as_words(const f32* weights, const float* value_scales, uint8_t* words) {
+  f32 scaled[kTileKeys / 16];
+  f32 largest = zero(), poison = zero();
+#pragma GCC unroll 4
+  for (int v = 0; v < kTileKeys / 16; ++v) {
+    scaled[v] = below(zero(), weights[v], mul(weights[v], load(value_scales + 16 * v)), zero());
+    largest = max(largest, scaled[v]);
+    poison = fma(scaled[v], zero(), poison);
+  }
+  const Steps steps = steps_of(reduce_max(largest), reduce_add(poison), kWordLimit);
+#pragma GCC unroll 4
+  for (int v = 0; v < kTileKeys / 16; ++v)
+    store_words(words + 32 * v, to_int(mul(scaled[v], broadcast(steps.inverse))));
+  return steps.scale;
+}
+
+// Scores of one row -> weights relative to the new maximum, 0 outside keys first .. end - 1 of the tile.
 // Where weights are rounded to bf16 (into `narrowed`), the rounded ones are summed: they add up to 1 in the end.
 template <class Kv>
-static float soften(float* scores, uint8_t* narrowed, int first, int end, float* maximum, float* sum) {
+static Factors soften(float* scores, const TileScales& scales, uint8_t* narrowed, int first, int end, float* maximum,
+                      float* sum) {
   if (end <= 0 || first >= kTileKeys) {
-    __builtin_memset(Kv::kKeysPerStep == 2 ? static_cast<void*>(narrowed) : scores, 0, kTileKeys * Kv::kWeightElement);
-    return 1.0f;
+    __builtin_memset(Kv::kWeightElement == 2 ? static_cast<void*>(narrowed) : scores, 0,
+                     kTileKeys * Kv::kWeightElement);
+    return {1.0f, 0.0f};
   }
   f32 lanes[kTileKeys / 16];
 #pragma GCC unroll 4
@@ -239,40 +224,56 @@ static float soften(float* scores, uint8_t* narrowed, int first, int end, float*
     if constexpr (Kv::type == KvType::bf16) {
       store_bf16(narrowed + 32 * v, lanes[v]);
       lanes[v] = load_bf16(narrowed + 32 * v);
-    } else {
+    } else if constexpr (Kv::type != KvType::int8) {
       store(scores + 16 * v, lanes[v]);
     }
   }
+  float own = 1.0f;
+  if constexpr (Kv::type == KvType::int8) own = weights_as_words(lanes, scales.values, narrowed);
   const float rescale = exp_one(*maximum - new_max);
   *sum = *sum * rescale + reduce_add(add(add(lanes[0], lanes[1]), add(lanes[2], lanes[3])));
   *maximum = new_max;
-  return rescale;
+  return {rescale, own};
 }
 
-// acc[r] = acc[r] * rescale[r] + weights[r] * V over keys `skip` .. num_keys - 1 of a tile, for `DV` vectors of
-// dimensions from `first` on.
+// acc[r] = acc[r] * earlier[r] + own[r] * weights[r] * V over keys `skip` .. num_keys - 1 of a tile, for `DV` vectors
+// of dimensions from `first` on.
 template <class Kv, int R, int DV>
-static void add_values(const Keys& keys, int start, int skip, int num_keys, int first, const uint8_t* weights,
-                       const float* rescale, float* acc) {
+static void add_values(const Keys& keys, int start, int skip, int num_keys, int end, int first, const uint8_t* weights,
+                       const Factors* factors, float* acc) {
   const KvLayout& l = keys.layout;
   const int dim = l.head_dim;
   constexpr size_t kWeightStride = kTileKeys * Kv::kWeightElement;
-  f32 sums[R][DV];
+  typename Kv::Sum sums[R][DV];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < DV; ++v) sums[r][v] = mul(load(acc + r * dim + first + 16 * v), broadcast(rescale[r]));
+    for (int v = 0; v < DV; ++v) {
+      if constexpr (Kv::type == KvType::int8)
+        sums[r][v] = zero_int();
+      else
+        sums[r][v] = mul(load(acc + r * dim + first + 16 * v), broadcast(factors[r].earlier));
+    }
   for (int key = skip; key < num_keys;) {
     const int slot = (start + key) % l.block_size;
     const int run = smaller(num_keys - key, l.block_size - slot);
     const uint8_t* tile = keys.tile(start + key) + l.tile_bytes;
+    const uint8_t* ahead = start + kTileKeys + key < end ? keys.tile(start + kTileKeys + key) + l.tile_bytes : tile;
     for (int j = 0; j < run; j += Kv::kKeysPerStep) {
-      const uint8_t* line = tile + (static_cast<size_t>(slot + j) * static_cast<size_t>(dim) +
-                                    static_cast<size_t>(first * Kv::kKeysPerStep)) *
-                                       Kv::kElement;
+      const size_t offset =
+          (static_cast<size_t>(slot + j) * static_cast<size_t>(dim) + static_cast<size_t>(first * Kv::kKeysPerStep)) *
+          Kv::kElement;
+      const uint8_t *line = tile + offset, *line_ahead = ahead + offset;
 #pragma GCC unroll 8
       for (int v = 0; v < DV; ++v) {
-        if constexpr (Kv::type == KvType::bf16) {
+        constexpr int kVectorBytes = 16 * Kv::kKeysPerStep * Kv::kElement;
+        if (kVectorBytes == 64 || v % 2 == 0) prefetch(line_ahead + kVectorBytes * v);
+        if constexpr (Kv::type == KvType::int8) {
+          const bytes fours = load_bytes(line + 64 * v);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r)
+            sums[r][v] = dot4_words(sums[r][v], fours, weights + r * kWeightStride, (key + j) / 4);
+        } else if constexpr (Kv::type == KvType::bf16) {
           bytes pairs = load_bytes(line + 64 * v);
           if (key + j + 1 == num_keys) pairs = keep_low_bf16(pairs);  // its partner was never written
 #pragma GCC unroll 8
@@ -293,34 +294,27 @@ static void add_values(const Keys& keys, int start, int skip, int num_keys, int 
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < DV; ++v) store(acc + r * dim + first + 16 * v, sums[r][v]);
-}
-
-static void prefetch_tile(const Keys& keys, int start, int last_key) {
-  const KvLayout& l = keys.layout;
-  for (int key = start; key <= smaller(last_key, start + kTileKeys - 1); key += l.block_size - key % l.block_size) {
-    const size_t bytes_used =
-        static_cast<size_t>(smaller(l.block_size, kTileKeys)) * l.tile_bytes / static_cast<size_t>(l.block_size);
-    const size_t skipped = static_cast<size_t>(key % l.block_size) * l.tile_bytes / static_cast<size_t>(l.block_size);
-    const uint8_t* tile = keys.tile(key) + skipped;
-    for (size_t i = 0; i < bytes_used; i += 64) {
-      prefetch(tile + i);
-      prefetch(tile + l.tile_bytes + i);
+    for (int v = 0; v < DV; ++v) {
+      float* at = acc + r * dim + first + 16 * v;
+      if constexpr (Kv::type == KvType::int8)
+        store(at, fma(to_float(sums[r][v]), broadcast(factors[r].own), mul(load(at), broadcast(factors[r].earlier))));
+      else
+        store(at, sums[r][v]);
     }
-  }
 }
 
 // Rows in the order of their positions. Of the first tile, whole units before the first row's window are skipped: their
 // blocks may be gone. A row that begins later has weight 0 up to there.
 template <class Kv, int R>
 static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int split, const Partial& partial) {
-  constexpr int kVectors = kScoreUnits;
+  constexpr int kVectors = vectors_at_once<Kv, R>();
   const int dim = keys.layout.head_dim, last_key = rows[R - 1].position, unit = unit_keys(keys.layout);
   const int begin = larger(split * kSplitKeys, first_key(window, rows[0].position) / unit * unit);
   const int end = smaller((split + 1) * kSplitKeys, last_key + 1);
   alignas(64) float scores[R][kTileKeys];
   alignas(64) uint8_t narrowed[R][kTileKeys * 2];
-  float rescale[R];
+  Factors factors[R];
+  TileScales scales;
   for (int r = 0; r < R; ++r) {
     partial.maximum[r] = -__builtin_inff();
     partial.sum[r] = 0;
@@ -328,19 +322,19 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int 
   __builtin_memset(partial.acc, 0, static_cast<size_t>(R * dim) * 4);
   for (int start = begin / kTileKeys * kTileKeys; start < end; start += kTileKeys) {
     const int skip = larger(begin - start, 0), num_keys = smaller(kTileKeys, end - start);
-    if (start + kTileKeys < end) prefetch_tile(keys, start + kTileKeys, end - 1);
-    score_tile<Kv, R>(keys, rows, start, skip, num_keys, scores);
+    if constexpr (Kv::type == KvType::int8) read_scales(keys, start, skip, num_keys, end, &scales);
+    score_tile<Kv, R>(keys, rows, start, skip, num_keys, end, scales, scores);
     for (int r = 0; r < R; ++r) {
       const int position = rows[r].position, past = smaller(kTileKeys, position + 1 - start);
-      rescale[r] = soften<Kv>(scores[r], narrowed[r], first_key(window, position) - start, past, partial.maximum + r,
-                              partial.sum + r);
+      factors[r] = soften<Kv>(scores[r], scales, narrowed[r], first_key(window, position) - start, past,
+                              partial.maximum + r, partial.sum + r);
     }
-    const uint8_t* weights = Kv::kKeysPerStep == 2 ? narrowed[0] : reinterpret_cast<const uint8_t*>(scores[0]);
+    const uint8_t* weights = Kv::kWeightElement == 2 ? narrowed[0] : reinterpret_cast<const uint8_t*>(scores[0]);
     int first = 0;
     for (; first + 16 * kVectors <= dim; first += 16 * kVectors)
-      add_values<Kv, R, kVectors>(keys, start, skip, num_keys, first, weights, rescale, partial.acc);
+      add_values<Kv, R, kVectors>(keys, start, skip, num_keys, end, first, weights, factors, partial.acc);
     for (; first < dim; first += 16)
-      add_values<Kv, R, 1>(keys, start, skip, num_keys, first, weights, rescale, partial.acc);
+      add_values<Kv, R, 1>(keys, start, skip, num_keys, end, first, weights, factors, partial.acc);
   }
 }
 
@@ -388,6 +382,8 @@ static void attend_split(const AttendArgs& a, int split, const Partial& partial)
       return attend_as<KvF16>(a, split, partial);
     case KvType::f32:
       return attend_as<KvF32>(a, split, partial);
+    case KvType::int8:
+      return attend_as<KvInt8>(a, split, partial);
   }
 }
 

@@ -2,5 +2,6 @@
 #include "math.inl"
 #include "rows.inl"
 #include "matmul.inl"
+#include "kv.inl"
 #include "attention.inl"
 #include "sample.inl"

@@ -74,10 +74,10 @@ void Program::head(int in, const float* norm, float eps, const Weight& weight) {
 void Program::allocate(KvType type, int num_blocks, int block_size) {
   if (num_blocks < 1 || block_size < 8 || block_size > 512 || block_size & (block_size - 1))
     throw std::invalid_argument("the KV cache needs at least one block, of 8, 16, 32, 64, 128, 256 or 512 tokens");
-  const size_t element = type == KvType::f32 ? 4 : 2;
-  layout_ = {type, block_size, shape_.kv_heads, shape_.head_dim, 0, 0};
-  layout_.tile_bytes = static_cast<size_t>(block_size * shape_.head_dim) * element;
-  layout_.block_bytes = layout_.tile_bytes * 2 * static_cast<size_t>(shape_.kv_heads);
+  if (type == KvType::int8 && shape_.head_dim > kMaxInt8Dim)
+    throw std::invalid_argument("an int8 KV cache needs a head_dim of " + std::to_string(kMaxInt8Dim) +
+                                " or less, got " + std::to_string(shape_.head_dim));
+  layout_ = kv_layout(type, block_size, shape_.kv_heads, shape_.head_dim);
   layer_bytes_ = layout_.block_bytes * static_cast<size_t>(num_blocks);
   num_blocks_ = num_blocks;
   kv_ = std::make_unique<KvMemory>(layer_bytes_ * static_cast<size_t>(layers_per_group_));

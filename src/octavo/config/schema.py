@@ -160,8 +160,8 @@ class CacheConfig:
     )
     kv_cache_dtype: str = option(
         "auto",
-        help="number format of the KV cache; auto is bfloat16",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        help="number format of the KV cache; auto is bfloat16, int8 has a scale for each token and head",
+        choices=("auto", "float32", "bfloat16", "float16", "int8"),
     )
     kv_offload_bytes: int = option(
         0,

@@ -60,6 +60,6 @@ class ModelSpec:
         return 1.0 / math.sqrt(self.head_dim)
 
     @property
-    def kv_elements_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache of one layer."""
-        return 2 * self.num_kv_heads * self.head_dim
+    def kv_rows_per_token(self) -> int:
+        """Rows of head_dim numbers that one token adds to the KV cache of one layer."""
+        return 2 * self.num_kv_heads

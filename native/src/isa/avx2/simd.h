@@ -111,6 +111,20 @@ static inline i32 dot4_byte(i32 acc, bytes weights, int32_t activations) {
   return {_mm256_add_epi32(acc.lo, dot4_signed(weights.lo, a)), _mm256_add_epi32(acc.hi, dot4_signed(weights.hi, a))};
 }
 
+static inline bytes even_words(bytes v) {
+  return {_mm256_srai_epi16(_mm256_slli_epi16(v.lo, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(v.hi, 8), 8)};
+}
+static inline bytes odd_words(bytes v) { return {_mm256_srai_epi16(v.lo, 8), _mm256_srai_epi16(v.hi, 8)}; }
+static inline i32 dot2_words(i32 acc, bytes words, uint32_t pair) {
+  __m256i a = _mm256_set1_epi32(static_cast<int32_t>(pair));
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(words.lo, a)),
+          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(words.hi, a))};
+}
+static inline void store_words(void* p, i32 v) {  // values of 16 bits
+  __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.lo, v.hi), 0xd8);
+  _mm256_storeu_si256(static_cast<__m256i*>(p), words);
+}
+
 static inline f32 low_bf16(bytes v) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(v.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(v.hi, 16))};
 }

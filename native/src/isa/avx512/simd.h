@@ -78,6 +78,17 @@ static inline i32 dot4_byte(i32 acc, bytes weights, int32_t activations) {
   return _mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(activations));
 }
 
+// The signed bytes in even places of each lane as two words, and those in odd places.
+static inline bytes even_words(bytes v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
+static inline bytes odd_words(bytes v) { return _mm512_srai_epi16(v, 8); }
+// acc[lane] += the products of two signed words with those of `pair`
+static inline i32 dot2_words(i32 acc, bytes words, uint32_t pair) {
+  return _mm512_dpwssd_epi32(acc, words, _mm512_set1_epi32(static_cast<int32_t>(pair)));
+}
+static inline void store_words(void* p, i32 v) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
+}
+
 static inline f32 low_bf16(bytes v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
 static inline f32 high_bf16(bytes v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))); }
 static inline bytes keep_low_bf16(bytes v) { return _mm512_and_si512(v, _mm512_set1_epi32(65535)); }

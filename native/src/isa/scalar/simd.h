@@ -139,6 +139,25 @@ static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
   return dot4_byte(acc, weights, activations);
 }
 
+// The signed bytes in even places of each lane as two words, and those in odd places.
+static inline bytes even_words(bytes v) {
+  for (int i = 0; i < 64; i += 2) v.lane[i + 1] = v.lane[i] & 0x80 ? 0xff : 0;
+  return v;
+}
+static inline bytes odd_words(bytes v) {
+  for (int i = 0; i < 64; i += 2) v.lane[i] = v.lane[i + 1];
+  return even_words(v);
+}
+// acc[lane] += the products of two signed words with those of `pair`
+static inline i32 dot2_words(i32 acc, bytes words, uint32_t pair) {
+  int16_t w[32], a[2];
+  __builtin_memcpy(w, words.lane, 64);
+  __builtin_memcpy(a, &pair, 4);
+  OCTAVO_EACH for (int t = 0; t < 2; ++t) acc.lane[i] += w[2 * i + t] * a[t];
+  return acc;
+}
+static inline void store_words(void* p, i32 v) { OCTAVO_EACH store_u16(p, i, static_cast<uint32_t>(v.lane[i])); }
+
 static inline f32 low_bf16(bytes v) { OCTAVO_LANES(bits_float(load_u16(v.lane, 2 * i) << 16)); }
 static inline f32 high_bf16(bytes v) { OCTAVO_LANES(bits_float(load_u16(v.lane, 2 * i + 1) << 16)); }
 static inline bytes keep_low_bf16(bytes v) {

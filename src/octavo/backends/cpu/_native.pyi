@@ -84,6 +84,9 @@ class Program:
 def candidates() -> list[tuple[str, bool, str]]:
     """Kernel sets in order of preference: name, accepted, why not."""
 
+def kv_tile_bytes(type: str, tokens: int, head_dim: int) -> int:
+    """Bytes of the keys, or of the values, of one head and so many tokens."""
+
 def dequantise(raw: bytes, format: str, count: int) -> bytes:
     """`count` elements of a file format as float32."""
 

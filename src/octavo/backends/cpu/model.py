@@ -14,8 +14,7 @@ from octavo.models.checkpoint import Checkpoint
 from octavo.models.layer_groups import layer_groups
 from octavo.models.spec import ModelSpec
 
-KV_DTYPES = {"auto": "bfloat16", "bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
-_KV_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+KV_DTYPES = {"auto": "bfloat16"} | {name: name for name in ("bfloat16", "float16", "float32", "int8")}
 
 Progress = Callable[[str], None]
 
@@ -87,8 +86,8 @@ class CpuModel:
 
     def kv_bytes_per_token(self, kv_cache_dtype: str) -> int:
         """Bytes of one token in a block: of the layers of one KV group. Raises ValueError for an unknown dtype."""
-        element = _KV_BYTES[resolve_kv_dtype(kv_cache_dtype)]
-        return element * self.spec.kv_elements_per_token * layer_groups(self.spec).slots
+        row_bytes = _native.kv_tile_bytes(resolve_kv_dtype(kv_cache_dtype), 1, self.spec.head_dim)
+        return row_bytes * self.spec.kv_rows_per_token * layer_groups(self.spec).slots
 
 
 def resolve_kv_dtype(kv_cache_dtype: str) -> str:

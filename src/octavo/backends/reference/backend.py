@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from octavo.backends.reference.kv import Cells, kv_format
 from octavo.backends.reference.network import matvec, token_hidden
 from octavo.backends.reference.sampling import SampleError, draw, score
 from octavo.backends.reference.weights import Array, Dequantize, load_weights
@@ -21,14 +22,21 @@ class PlanError(ValueError):
 
 
 class ReferenceBackend:
-    """A Backend in float32 throughout: weights, activations and KV.
+    """A Backend in float32 throughout: weights, activations, and KV unless another format is asked for.
 
     Each token is computed by itself, so a result depends on its own request alone, bit for bit; nothing is fast.
-    Raises ValueError for an activation that it does not know, and what `load_weights` raises.
+    Raises ValueError for an activation or a cache format that it does not know, and what `load_weights` raises.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, *, num_blocks: int, block_size: int, max_model_len: int, dequantize: Dequantize
+        self,
+        checkpoint: Checkpoint,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        dequantize: Dequantize,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         spec = checkpoint.spec
         if spec.activation != "silu":
@@ -36,9 +44,9 @@ class ReferenceBackend:
         self._spec = spec
         self._weights = load_weights(checkpoint, dequantize)
         self._groups = layer_groups(spec)
-        self._cache: Array = np.zeros(
-            (self._groups.slots, 2, num_blocks, block_size, spec.num_kv_heads, spec.head_dim), np.float32
-        )
+        self._kv = kv_format(kv_cache_dtype)
+        shape = (self._groups.slots, 2, num_blocks, block_size, spec.num_kv_heads)
+        self._cache: Cells = np.zeros(shape, self._kv.cell(spec.head_dim))
         self._capacity = Capacity(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -70,7 +78,7 @@ class ReferenceBackend:
         if len(raw) != self.block_bytes:
             raise PlanError(f"a block has {self.block_bytes} bytes, not {len(raw)}")
         here = self._cache[:, :, block]
-        here[:] = np.frombuffer(raw, np.float32).reshape(here.shape)
+        here[:] = np.frombuffer(raw, self._cache.dtype).reshape(here.shape)
 
     def close(self) -> None:
         """Drops the cache; the weights go with the object."""
@@ -96,7 +104,7 @@ class ReferenceBackend:
         hiddens: list[Array] = []
         for offset, token in enumerate(work.tokens):
             position = work.start + offset
-            hidden = token_hidden(self._spec, self._weights, places, self._cache, token, position, tables)
+            hidden = token_hidden(self._spec, self._weights, places, self._kv, self._cache, token, position, tables)
             hiddens.append(hidden)
             if offset < len(work.targets):
                 logits = matvec(self._weights.output, hidden)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.backends.reference.kv import Cells, KvFormat
 from octavo.backends.reference.weights import Array, Layer, Weights
 from octavo.models.layer_groups import LayerPlace
 from octavo.models.spec import ModelSpec
@@ -21,15 +22,17 @@ def token_hidden(
     spec: ModelSpec,
     weights: Weights,
     places: Sequence[LayerPlace],
-    cache: Array,
+    kv: KvFormat,
+    cache: Cells,
     token: int,
     position: int,
     tables: NDArray[np.intp],
 ) -> Array:
     """The normalised last hidden state [hidden] of `token` at `position`; writes its KV into `cache`.
 
-    places: where the KV of each layer lies. cache [slots, 2, num_blocks, block_size, kv_heads, head_dim]: index 0 of
-    the second axis is keys, 1 is values; a block is one KV group's, and slot i of it the i-th layer's of the group.
+    places: where the KV of each layer lies. cache [slots, 2, num_blocks, block_size, kv_heads] of rows as `kv` keeps
+    them: index 0 of the second axis is keys, 1 is values; a block is one KV group's, and slot i of it the i-th layer's
+    of the group.
     tables [groups, table_len]: the KV of all earlier positions that a layer attends to is there already.
     """
     cos, sin = rotation(spec, position)
@@ -37,7 +40,7 @@ def token_hidden(
     for index, (layer, place) in enumerate(zip(weights.layers, places, strict=True)):
         normed = rms_norm(hidden, layer.attn_norm, spec.norm_eps)
         blocks, window = tables[place.group], spec.window(index)
-        attended = _attention(spec, layer, cache[place.slot], normed, position, blocks, window, cos, sin)
+        attended = _attention(spec, layer, kv, cache[place.slot], normed, position, blocks, window, cos, sin)
         hidden += matvec(layer.o, attended)
         hidden += feed_forward(layer, rms_norm(hidden, layer.ffn_norm, spec.norm_eps))
     return rms_norm(hidden, weights.output_norm, spec.norm_eps)
@@ -51,7 +54,8 @@ def matvec(weight: Array, x: Array) -> Array:
 def _attention(
     spec: ModelSpec,
     layer: Layer,
-    cache: Array,
+    kv: KvFormat,
+    cache: Cells,
     normed: Array,
     position: int,
     blocks: NDArray[np.intp],
@@ -64,15 +68,15 @@ def _attention(
     value = matvec(layer.v, normed).reshape(spec.num_kv_heads, spec.head_dim)
     block_size = cache.shape[2]
     block, slot = blocks[position // block_size], position % block_size
-    cache[0, block, slot] = key
-    cache[1, block, slot] = value
+    cache[0, block, slot] = kv.keep(key)
+    cache[1, block, slot] = kv.keep(value)
     first = first_key(window, position)
-    keys, values = gather(cache, blocks, first, position + 1)
+    keys, values = (kv.read(cells) for cells in gather(cache, blocks, first, position + 1))
     return attend(query, keys, values, spec.attention_scale).reshape(-1)
 
 
-def gather(cache: Array, blocks: NDArray[np.intp], first: int, end: int) -> tuple[Array, Array]:
-    """Keys and values of positions first .. end - 1 through the block table, each [end - first, kv_heads, head_dim]."""
+def gather(cache: Cells, blocks: NDArray[np.intp], first: int, end: int) -> tuple[Cells, Cells]:
+    """Keys and values of positions first .. end - 1 through the block table, each [end - first, kv_heads] rows."""
     size = cache.shape[2]
     used, skipped = blocks[first // size : -(-end // size)], first // size * size
     keys, values = (half[used].reshape(-1, *half.shape[2:])[first - skipped : end - skipped] for half in cache)
