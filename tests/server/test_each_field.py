@@ -100,11 +100,14 @@ def only_value(schema: dict[str, Any]) -> bool:
     return len(values) == 1 or kinds == set() or (kinds == {None} and not values)
 
 
+PLACES = [(endpoint, path, field) for endpoint in ENDPOINTS for path, field in fields_of(BODIES[endpoint.path])]
+FIRST = {id(field): endpoint.path for endpoint, _, field in reversed(PLACES)}
 FIELDS = [
     pytest.param(endpoint, path, id=f"{endpoint.path}-{path}")
-    for endpoint in ENDPOINTS
-    for path, _ in fields_of(BODIES[endpoint.path])
+    for endpoint, path, field in PLACES
+    if "." not in path or FIRST[id(field)] == endpoint.path
 ]
+"""Those at the top of each endpoint; those within others once, however many endpoints have them."""
 EFFECTS = [
     pytest.param(endpoint, path, effect, id=f"{endpoint.path}-{path}")
     for endpoint in ENDPOINTS
@@ -228,7 +231,7 @@ def _put(where: dict[str, Any], name: str, value: Any) -> None:
         where[name] = value
 
 
-CANDIDATES: list[Any] = ["x", 5, 1.5, True, [], {}, [[]], [{}], ["x"], [1.5], [True], {"x": 5}, {"x": "y"}, [["x"]]]
+CANDIDATES: list[Any] = ["x", 5, 1.5, True, [], {}, [[]], [{}], ["x"], [1.5], {"x": "y"}]
 """Values of all kinds, of which each field must refuse those that its schema does not have."""
 
 
@@ -335,3 +338,40 @@ def test_what_is_known_and_not_here_is_refused_by_name(rich: Site, path: str) ->
         for value in (None, *known.neutral):
             taken = asked(rich, endpoint, {**endpoint.body, name: value})
             assert taken.seen == plain.seen, f"{name} {value!r}: {taken.body}"
+
+
+def takes_ids(schema: dict[str, Any]) -> bool:
+    """Are integers in a list, or names of an object with numbers, what the field is about?"""
+    return any(
+        each.get("items", {}).get("type") == "integer" or each.get("additionalProperties", {}) == {"type": "number"}
+        for each in with_branches(schema)
+        if isinstance(each.get("items", {}), dict) and isinstance(each.get("additionalProperties", {}), dict)
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path"), [each for each in FIELDS if takes_ids(schema_of(BODIES[each.values[0].path], each.values[1]))]
+)
+def test_an_id_outside_the_vocabulary_is_refused_by_name(rich: Site, endpoint: Endpoint, path: str) -> None:
+    limit = rich.app.service.facts.capacity.vocab_size
+    biases = "bias" in path
+    for token in (-1, limit, 2**31, 2**64, -(2**63), 10**30):
+        forms: list[Any] = [{str(token): 1}] if biases else [[token], [5, token]]
+        if any("items" in each.get("items", {}) for each in with_branches(schema_of(BODIES[endpoint.path], path))):
+            forms.append([[5], [6, token]])
+        for value in forms:
+            answer = asked(rich, endpoint, body_with(endpoint, path, value))
+            assert answer.status == 400, f"{value}: {answer.body}"
+            assert answer.error["param"].startswith(path) and path in answer.error["message"]
+            named = str(limit - 1) if 0 <= token < 10**18 or not biases else "token ids"
+            assert named in answer.error["message"], answer.error
+
+
+def test_fields_that_take_ids_are_found() -> None:
+    found = {
+        path
+        for endpoint in ENDPOINTS
+        for path, _ in fields_of(BODIES[endpoint.path])
+        if takes_ids(schema_of(BODIES[endpoint.path], path))
+    }
+    assert {"prompt", "input", "tokens", "token_ids", "stop_token_ids", "allowed_token_ids", "logit_bias"} <= found
