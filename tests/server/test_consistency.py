@@ -80,6 +80,7 @@ class Scrape:
         cached, computed = total("vllm:prompt_tokens_cached_total"), "vllm:request_prefill_kv_computed_tokens"
         assert total("vllm:prompt_tokens_total") == cached + total(f"{computed}_sum")
         assert total("octavo:engine_state") == 1
+        assert total("octavo:request_errors_total") == total("vllm:request_success_total", finished_reason="error")
         if before is not None:
             less = [key for key in before.counts if self.values.get(key, 0) < before.values[key]]
             assert not less
@@ -332,6 +333,7 @@ def test_refusals_and_errors_are_counted_by_their_codes(busy: tuple[Site, Gate])
     assert found.sum("octavo:http_errors_total", code="generation_failed", status="500") == 1
     assert found.sum("octavo:http_errors_total", code="invalid_api_key", status="401") == 1
     assert found.sum("vllm:request_success_total", finished_reason="error") == 1
+    assert found.sum("octavo:request_errors_total", code="step_failed") == 1
     assert found.sum("http_requests_total", handler="none", method="GET", status="4xx") == 1
     assert found.sum("http_requests_total", handler="/v1/models/{model}", method="GET", status="2xx") == 1
     assert found.sum("http_requests_total", handler="/v1/models", method="PUT", status="4xx") == 1

@@ -1,5 +1,6 @@
 """Numbers that add up: against a model of the event stream, and on a server against what clients were told."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from octavo.core.plan import ScoredToken
 from octavo.core.types import FinishReason
 from octavo.server.catalogue import compatible, own
 from octavo.server.catalogue.absent import ABSENT
-from octavo.server.catalogue.metric import Metric, Sources
+from octavo.server.catalogue.metric import Kind, Metric, Sources
 from octavo.server.catalogue.page import METRICS, reference
 from octavo.server.exposition import exposed, registry_of
 from octavo.server.histogram import Histogram
@@ -253,6 +254,15 @@ def test_no_name_is_there_twice_and_none_is_both_there_and_absent() -> None:
     assert all(name.startswith(("vllm:", "http_")) for rows in compatible.ROWS.values() for name in map(name_of, rows))
     assert all(name.startswith("octavo:") for rows in own.ROWS.values() for name in map(name_of, rows))
     assert not [name for name in names if name.endswith("_total") and name != "vllm:iteration_tokens_total"]
+
+
+def test_laws_speak_of_metrics_that_there_are() -> None:
+    names = {metric.name for metric in METRICS}
+    spoken = {name for metric in METRICS for name in re.findall(r"`([a-z]+:\w+|http_\w+)`", metric.law + metric.text)}
+    assert spoken and spoken <= names
+    told = re.findall(r"`([a-z]+:\w+)`", reference().split("## What vLLM has and Octavo has not")[0])
+    queried = {metric.name + ("_total" if metric.kind is Kind.COUNTER else "") for metric in METRICS}
+    assert set(told) <= queried
 
 
 def name_of(metric: Metric) -> str:

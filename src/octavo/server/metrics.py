@@ -33,14 +33,15 @@ from octavo.core.types import FinishReason, RequestId
 from octavo.core.waits import GUIDE, STEP
 from octavo.server.course import Course
 from octavo.server.histogram import Spreads
+from octavo.server.movements import Movements
 from octavo.server.tallies import Tallies
 
 _SOURCES = {"memory": "host"}
 """Tiers -> where a cached token came from, in vLLM's words, where they differ."""
+STEP_FAILED, ENGINE_LOST = "step_failed", "engine_lost"
+"""Errors of choices that have no code of their own."""
 _REQUEST_TYPES = {"/v1/chat/completions": "chat_completions", "/v1/responses": "responses"}
 """Paths -> vLLM's `request_type`."""
-_MOVES = ("stores", "store_failures", "skipped", "loads", "load_failures", "evictions")
-"""What a tier counts since its engine began, in blocks."""
 
 
 class Meters:
@@ -87,11 +88,7 @@ class Meters:
         self.decisions = Counter[str]()
         """By reason."""
         self.num_swaps = 0
-        self.tier: Tiered | None = None
-        """The last state of the tier below the KV cache, where there is one."""
-        self.moved: dict[str, int] = dict.fromkeys(_MOVES, 0)
-        """What tiers did, in blocks, over all engines."""
-        self.moved_bytes = {"store": 0, "load": 0}
+        self.movements = Movements()
         self.blocks_stored = 0
         self.blocks_evicted = 0
         self.num_steps = 0
@@ -100,6 +97,8 @@ class Meters:
         self.num_audits = 0
         self.num_violations = 0
         self.finished = dict.fromkeys(FinishReason, 0)
+        self.errors = Counter[str]()
+        """Why choices ended with an error -> how many."""
         self.refused = Counter[str]()
         self.tool_calls = Counter[tuple[str, str, str]]()
         """(mode, outcome, type of request) -> choices that were searched for calls."""
@@ -123,7 +122,7 @@ class Meters:
             Finished: self._finished,
             BlockStored: self._stored,
             BlockEvicted: self._evicted,
-            Tiered: self._tiered,
+            Tiered: self.movements.note,
             Stepped: self._stepped,
             Steered: self._steered,
             Audited: self._audited,
@@ -218,7 +217,7 @@ class Meters:
         in_pool = event.cached_tokens - event.loaded_tokens
         self.cache_queries += course.prompt_len
         self.cache_hits += in_pool
-        if self.tier is not None:
+        if self.movements.last is not None:
             self.tier_queries += course.prompt_len - in_pool
             self.tier_hits += event.loaded_tokens
         if event.miss is not None:
@@ -266,8 +265,9 @@ class Meters:
 
     def _found(self, course: Course) -> None:
         self.prompt_cached["device"] += course.cached_tokens - course.loaded_tokens
-        if course.loaded_tokens and self.tier is not None:
-            self.prompt_cached[_SOURCES.get(self.tier.tier, self.tier.tier)] += course.loaded_tokens
+        tier = self.movements.last
+        if course.loaded_tokens and tier is not None:
+            self.prompt_cached[_SOURCES.get(tier.tier, tier.tier)] += course.loaded_tokens
 
     def _drafted(self, event: Drafted) -> None:
         self.num_drafts += 1
@@ -288,6 +288,8 @@ class Meters:
         stopped = (event.request_id, event.choice) in self._stopped
         self._stopped.discard((event.request_id, event.choice))
         self.finished[FinishReason.STOP if stopped else event.reason] += 1
+        if event.reason is FinishReason.ERROR:
+            self.errors[event.code or STEP_FAILED] += 1
         course = self._courses.get(event.request_id)
         if course is not None:
             self._timed(course, event.choice, event.time_s)
@@ -335,15 +337,6 @@ class Meters:
         self.steered = event
         self.decisions[event.reason] += 1
 
-    def _tiered(self, event: Tiered) -> None:
-        before = self.tier
-        more = {name: getattr(event, name) - (getattr(before, name) if before else 0) for name in _MOVES}
-        for name, count in more.items():
-            self.moved[name] += count
-        self.moved_bytes["store"] += more["stores"] * event.block_bytes
-        self.moved_bytes["load"] += more["loads"] * event.block_bytes
-        self.tier = event
-
     def _stored(self, event: BlockStored) -> None:
         self.blocks_stored += 1
         self._stored_s[event.key] = event.time_s
@@ -365,6 +358,7 @@ class Meters:
         """Whatever was on its way ended with the engine; the next one begins with blank blocks."""
         for course in self._courses.values():
             self.finished[FinishReason.ERROR] += course.choices_left
+            self.errors[ENGINE_LOST] += course.choices_left
             for choice in course.unfinished():
                 self._timed(course, choice, event.time_s)
         self._courses.clear()
@@ -373,7 +367,8 @@ class Meters:
         self.gauges = Stepped(event.time_s, self.gauges.step, 0, 0, 0, self.num_blocks, 0, 0, {})
         self.waiting = {}
         self.num_stalled = 0
-        self.tier = self.steered = None
+        self.movements.lost()
+        self.steered = None
         self.num_lost += 1
 
     def _stepped(self, event: Stepped) -> None:

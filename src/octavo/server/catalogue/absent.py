@@ -7,7 +7,6 @@ ABSENT: dict[str, str] = {
     "vllm:num_requests_kv_fetch_by_stage": "KV comes from a tier of the same engine only: "
     "`octavo:num_requests_waiting_by_reason`, reason loading",
     "vllm:prompt_tokens_recomputed": "the last token of a prompt is computed always, and never counted as a hit",
-    "vllm:corrupted_requests": "logits are not searched for NaN",
     "vllm:watermark_requests": "texts are not watermarked",
     "vllm:kv_block_idle_before_evict_seconds, vllm:kv_block_reuse_gap_seconds": "events tell when a block becomes "
     "findable and when it goes, not each use: `vllm:kv_block_lifetime_seconds`, `octavo:prefix_cache_misses`",

@@ -206,6 +206,13 @@ REQUESTS = (
         law=f"sum = the sum of `vllm:request_params_n` {_IDLE}",
     ),
     counter(
+        "vllm:corrupted_requests",
+        "Choices that ended because their logits were not finite: weights, or a kernel, are broken",
+        "choices",
+        lambda s: s.meters.errors["not_finite"],
+        law="= `octavo:request_errors` not_finite",
+    ),
+    counter(
         "vllm:num_preemptions",
         "Times that a choice lost its blocks to others",
         "times",
@@ -350,19 +357,19 @@ TIER = (
         "vllm:kv_offload_store_bytes",
         "KV that went to the tier below the cache",
         "bytes",
-        lambda s: s.meters.moved_bytes["store"],
+        lambda s: s.meters.movements.bytes["store"],
     ),
     counter(
         "vllm:kv_offload_load_bytes",
         "KV that came from the tier below the cache",
         "bytes",
-        lambda s: s.meters.moved_bytes["load"],
+        lambda s: s.meters.movements.bytes["load"],
     ),
     counter(
         "vllm:kv_offload_stores_skipped",
         "Evicted blocks that were lost: the tier was too slow to take them",
         "blocks",
-        lambda s: s.meters.moved["skipped"],
+        lambda s: s.meters.movements.blocks["skipped"],
     ),
 )
 HTTP = (

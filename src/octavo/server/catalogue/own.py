@@ -6,6 +6,7 @@ from octavo import __version__
 from octavo.config.machine import resident_bytes
 from octavo.engine.client import EngineState
 from octavo.server.catalogue.metric import Metric, Number, Sources, counter, gauge, histogram
+from octavo.server.metrics import ENGINE_LOST, STEP_FAILED
 from octavo.server.openai.codes import CODES
 from octavo.server.tallies import Tally
 
@@ -23,6 +24,8 @@ WAITING = (
     "guide",
 )
 """What those who wait may lack: each is told, also where nobody does."""
+ERRORS = (STEP_FAILED, ENGINE_LOST, "not_finite", "nothing_allowed", "bad_token", "structured_outputs")
+"""Why choices end with an error."""
 CAUSES = ("blocks", "priority", "beams")
 """Of preemptions."""
 DECISIONS = (
@@ -63,7 +66,7 @@ def _kv_bytes(sources: Sources) -> dict[tuple[str, str], float]:
     """The pool as its blocks are; a tier by what is on the way, there, and free."""
     block_bytes = 0 if sources.facts is None else sources.facts.kv_block_bytes
     found = {("pool", state): count * block_bytes for state, count in _blocks(sources).items() if block_bytes}
-    tier = sources.meters.tier
+    tier = sources.meters.movements.last
     if tier is not None:
         free = tier.num_blocks - tier.blocks_storing - tier.blocks_stored
         for state, count in (("storing", tier.blocks_storing), ("stored", tier.blocks_stored), ("free", max(free, 0))):
@@ -72,12 +75,12 @@ def _kv_bytes(sources: Sources) -> dict[tuple[str, str], float]:
 
 
 def _tier_failures(sources: Sources) -> dict[str, float]:
-    moved = sources.meters.moved
+    moved = sources.meters.movements.blocks
     return {"store": moved["store_failures"], "load": moved["load_failures"], "too_slow": moved["skipped"]}
 
 
 def _tier_blocks(sources: Sources) -> dict[str, float]:
-    moved = sources.meters.moved
+    moved = sources.meters.movements.blocks
     return {"store": moved["stores"], "load": moved["loads"], "evict": moved["evictions"]}
 
 
@@ -202,7 +205,7 @@ TIER = (
         "octavo:kv_offload_moved_bytes",
         "KV that went to the tier, or came from it",
         "bytes",
-        lambda s: s.meters.moved_bytes,
+        lambda s: s.meters.movements.bytes,
         by=("direction",),
     ),
     counter(
@@ -322,6 +325,14 @@ REQUESTS = (
         "requests",
         lambda s: s.meters.num_queued,
         law="= the sum of `octavo:tenant_requests`",
+    ),
+    counter(
+        "octavo:request_errors",
+        "Choices that ended with an error, by why: a code of their own, or the failure of a step or of the engine",
+        "choices",
+        lambda s: dict.fromkeys(ERRORS, 0) | s.meters.errors,
+        by=("code",),
+        law="sum = `vllm:request_success` error",
     ),
     counter(
         "octavo:requests_refused",

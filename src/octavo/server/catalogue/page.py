@@ -1,11 +1,12 @@
 """The catalogue as a whole, and as docs/reference/metrics.md. `python -m octavo.server.catalogue.page` prints it."""
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 
 from octavo.server.catalogue import compatible, own
 from octavo.server.catalogue.absent import ABSENT
-from octavo.server.catalogue.metric import Metric
+from octavo.server.catalogue.metric import Kind, Metric
 
 METRICS: tuple[Metric, ...] = tuple(
     metric for rows in (compatible.ROWS, own.ROWS) for group in rows.values() for metric in group
@@ -56,10 +57,14 @@ def _groups(groups: Iterable[tuple[str, tuple[Metric, ...]]]) -> Iterator[str]:
 
 
 def _row(metric: Metric) -> str:
-    name = metric.name + ("_total" if metric.kind == "counter" else "")
+    name = metric.name + ("_total" if metric.kind is Kind.COUNTER else "")
     by = ", ".join(f"`{label}`" for label in metric.by)
-    law = metric.law.replace("<=", "≤")
+    law = _COUNTER.sub(r"`\1_total`", metric.law.replace("<=", "≤"))
     return f"| `{name}` | {metric.kind} | {by} | {metric.unit} | {metric.text} | {law} |"
+
+
+_COUNTER = re.compile(f"`({'|'.join(metric.name for metric in METRICS if metric.kind is Kind.COUNTER)})`")
+"""A counter where it is named in a sentence: as one queries it."""
 
 
 if __name__ == "__main__":
