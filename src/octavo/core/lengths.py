@@ -1,5 +1,7 @@
 """How long answers will be, learned from those that ended: for the queue and for reservations. An estimate."""
 
+from collections.abc import Mapping
+
 PRIOR = 256
 """Tokens that an answer is taken to have while none of its class has ended, if it may have so many."""
 MEMORY = 32
@@ -18,6 +20,16 @@ class AnswerLengths:
     def __init__(self) -> None:
         self._means: dict[int, float] = {}
         self._seen: dict[int, int] = {}
+
+    @property
+    def known(self) -> dict[int, tuple[float, int]]:
+        """What it has learned: class -> the mean, and how many answers count in it."""
+        return {group: (mean, self._seen[group]) for group, mean in self._means.items()}
+
+    def recall(self, known: Mapping[int, tuple[float, int]]) -> None:
+        """Knows this, and nothing else."""
+        self._means = {group: mean for group, (mean, _) in known.items()}
+        self._seen = {group: seen for group, (_, seen) in known.items()}
 
     def expect(self, most: int) -> int:
         """Tokens that an answer of at most `most` will have: 1 .. most; none of an embedding, whose `most` is 0."""

@@ -88,7 +88,7 @@ class Scheduler:
         self.watchdog = Watchdog()
         self.waits = Waits()
         self._watermark = int(limits.num_blocks * watermark)
-        self._reception = Reception(limits, named("scheduling_policy", RANKS, limits.scheduling_policy))
+        self.reception = Reception(limits, named("scheduling_policy", RANKS, limits.scheduling_policy))
         self._drafting = None if limits.speculation is None else Drafting(limits.speculation, limits)
         self.step = 0
         """The number of the last plan that had work."""
@@ -97,7 +97,7 @@ class Scheduler:
         self._granted: list[Choice] = []
         self._flight: list[Choice] = []
         self._events: list[Event] = []
-        self._endings = Endings(self.roster, self.cache, self._reservations, self._reception, self._events)
+        self._endings = Endings(self.roster, self.cache, self._reservations, self.reception, self._events)
 
     # ---- what is asked and told from outside ----
 
@@ -132,14 +132,14 @@ class Scheduler:
 
         One with `structured_outputs` is held until `guide` or `give_up` is called for it.
         """
-        terms = self._reception.receive(request, self.roster, self.cache, self._most_seqs)
+        terms = self.reception.receive(request, self.roster, self.cache, self._most_seqs)
         if isinstance(terms, Terms):
-            choices = self._reception.choices_of(request, terms, self.cache)
+            choices = self.reception.choices_of(request, terms, self.cache)
             self.roster.enter(choices)
             self.waits.enter(choices[0], now)
             self._events.append(queued(request, now))
         else:
-            self._events.append(self._reception.refuse(request, terms, now))
+            self._events.append(self.reception.refuse(request, terms, now))
         return self._drain(now)
 
     def guide(self, request_id: RequestId, guide: Guide, now: float) -> tuple[Event, ...]:
@@ -188,7 +188,7 @@ class Scheduler:
         """The next step. Without work, and then not in flight, only where nothing can be done but its transfers."""
         self._check_landed()
         self._granted.clear()
-        self._reception.began(now)
+        self.reception.began(now)
         self._events += self.cache.expire_pins(now)
         if self.cache.tier is not None:
             self.cache.tier.expire(now)
@@ -342,7 +342,7 @@ class Scheduler:
 
     def _enter(self, choice: Choice, hit: Hit, budget: StepBudget, now: float) -> Later | None:
         choice.computed = hit.num_tokens
-        choice.expected_len = self._reception.expected_len(choice)
+        choice.expected_len = self.reception.expected_len(choice)
         alone, chunk = not self.roster.running, self._chunk_of(choice, budget)
         num_blocks = self._reservations.num_blocks_asked(choice, hit, chunk, alone=alone)
         need = Need(choice.num_left, chunk, num_blocks, choice.width)
@@ -559,7 +559,7 @@ class Scheduler:
     def _land(self, num_tokens: int, timings_s: dict[str, float], now: float) -> tuple[Event, ...]:
         """The events of a step that is over, with the gauges as the last one."""
         self._flight.clear()
-        self._reception.ended(num_tokens, now)
+        self.reception.ended(num_tokens, now)
         self.roster.sweep()
         self._events += self.cache.drain(now)
         self._events += self.cache.told(now)

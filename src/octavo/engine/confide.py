@@ -158,7 +158,7 @@ class _Teller:
         elif isinstance(entry, recorder.Throttled):
             yield dump.Throttled(entry.time_s, entry.throttle)
         else:
-            yield dump.Quiet(entry.time_s, entry.num_cached, entry.num_pinned, entry.throttle)
+            yield dump.Quiet(entry.time_s, entry.num_cached, entry.num_pinned, entry.throttle, entry.lengths)
 
     def _request(self, entry: recorder.Submitted) -> Request:
         """What policy looks at; of everything else the default."""

@@ -112,6 +112,7 @@ class Quiet(Entry, tag="quiet"):
     num_cached: int
     num_pinned: int
     throttle: Throttle | None = None
+    lengths: dict[int, tuple[float, int]] = {}
 
 
 AnyEntry = (

@@ -125,12 +125,13 @@ class Throttled:
 
 @dataclass(slots=True)
 class Quiet:
-    """Nothing was live: from here a record may begin, with this much in the cache, and this throttle."""
+    """Nothing was live: from here a record may begin, with so much in the cache, this throttle, and lengths learned."""
 
     time_s: float
     num_cached: int
     num_pinned: int
     throttle: Throttle | None
+    lengths: dict[int, tuple[float, int]]
 
 
 Entry = (
@@ -191,7 +192,7 @@ class RecordedScheduler(Scheduler):
 
     def submit(self, request: Request, now: float) -> tuple[Event, ...]:
         if not self.roster.requests:
-            self.record.add(Quiet(now, self.cache.pool.num_cached, self.cache.pins.num_blocks, self.throttled))
+            self.record.add(self._quiet(now))
         if len(self._seen) + len(self._numbers) > _MOST_NAMES + 2 * len(self.roster.requests):
             self._forget_those_who_left()
         self._last_number += 1
@@ -286,6 +287,10 @@ class RecordedScheduler(Scheduler):
                 known = seen[name, choice] = (table, self._numbers[name], checksum(table))
             rows += (known[1], choice, work.start, len(work.tokens), len(table), known[2], len(work.samples))
         return array("q", rows)
+
+    def _quiet(self, now: float) -> Quiet:
+        cached, pinned = self.cache.pool.num_cached, self.cache.pins.num_blocks
+        return Quiet(now, cached, pinned, self.throttled, self.reception.lengths.known)
 
     def _forget_those_who_left(self) -> None:
         live = self.roster.requests

@@ -12,6 +12,7 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.types import TokenId
 from octavo.engine import dump
 from octavo.engine.recorder import checksum
+from octavo.engine.seeding import seeds
 
 Row = tuple[int, ...]
 _SUM = 5
@@ -103,7 +104,7 @@ class _Replay:
             dump.Failed: lambda e: self._plan and self._scheduler.fail(self._plan, "the step failed", e.at),
             dump.Stuck: lambda e: self._scheduler.stalled(e.at),
             dump.Throttled: lambda e: self._scheduler.throttle(e.throttle),
-            dump.Quiet: lambda e: e.throttle and self._scheduler.throttle(e.throttle),
+            dump.Quiet: self._quiet,
         }
 
     def run(self) -> Replayed:
@@ -115,6 +116,7 @@ class _Replay:
             )
             return self.found
         if not self._exact and plans:
+            self._seed(entries[0].at)
             self._scheduler.step = plans[0].step - 1
         for entry in self._record.entries:
             if isinstance(entry, dump.Noted):
@@ -125,6 +127,21 @@ class _Replay:
         if self.found.raised is None:
             self.found.violations += [each for each in audit(self._scheduler) if each not in self.found.violations]
         return self.found
+
+    def _seed(self, at: float) -> None:
+        """Fills the cache with what was hit in it. So many tokens as a step may have, whatever they are."""
+        for request in seeds(self._record):
+            self._scheduler.submit(request, at)
+            while self._scheduler.has_work:
+                plan = self._scheduler.plan(at)
+                results = [WorkResult(w.request_id, w.choice, (ScoredToken(0),) * len(w.samples)) for w in plan.work]
+                self._scheduler.commit(plan, StepResult(plan.step, tuple(results)), at)
+
+    def _quiet(self, entry: dump.Quiet) -> None:
+        if not self._exact:
+            self._scheduler.reception.lengths.recall(entry.lengths)
+        if entry.throttle is not None:
+            self._scheduler.throttle(entry.throttle)
 
     def _step(self, entry: dump.AnyEntry) -> bool:
         """Does what was done then. False where nothing that follows can be compared."""
@@ -195,7 +212,7 @@ class _Replay:
         starts = {row[:2]: row[2] for row in recorded}
         earlier = [row for row in now if row[2] < starts.get(row[:2], row[2])]
         if earlier and not self._exact:
-            return "more was found in the cache then: it held blocks that were computed before the record begins"
+            return "more was found in the cache then: of what was in it before the record begins, not all is known"
         if sorted(recorded) == sorted(now) and entry.num_copies == len(plan.copies):
             return "the same works, in another order"
         if entry.num_copies != len(plan.copies):

@@ -56,7 +56,7 @@ def _head(told: dump.Dump) -> Iterator[str]:
     elif record.entries and isinstance(first := record.entries[0], dump.Quiet):
         yield (
             f"the record begins where nothing ran, after {record.num_lost} entries that are lost; {first.num_cached} "
-            f"blocks were cached then, and what was in them is not known"
+            f"blocks were cached then: what the record hits of them is computed first, their order of eviction is lost"
         )
     else:
         yield f"{record.num_lost} entries are lost, and since then something was always live"
