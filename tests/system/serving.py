@@ -1,14 +1,14 @@
 """`octavo serve` as its users start it: processes of its own, a free port, the default model."""
 
+import queue
 import re
 import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from openai import OpenAI
 
@@ -22,7 +22,7 @@ class Served:
 
     url: str
     process: subprocess.Popen[str]
-    log: IO[str]
+    output: "Output"
 
     @property
     def port(self) -> int:
@@ -38,9 +38,32 @@ class Served:
         return [child for child in children if word in Path(f"/proc/{child}/cmdline").read_bytes()]
 
     def words(self) -> str:
-        """All that it has logged so far."""
-        self.log.seek(0)
-        return self.log.read()
+        """All that it has written so far; all that it ever wrote, once it has ended."""
+        if self.process.poll() is not None:
+            self.output.thread.join(EXIT_S)
+        return "".join(self.output.lines)
+
+
+class Output:
+    """What a process writes, taken as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.lines: list[str] = []
+        self._urls: queue.Queue[str] = queue.Queue()
+        self.thread = threading.Thread(target=self._take, args=(process,), daemon=True)
+        self.thread.start()
+
+    def url(self) -> str:
+        """Where the server listens, once it says so; empty: it ended before."""
+        return self._urls.get()
+
+    def _take(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.append(line)
+            if found := re.search(r"ready on (http://[\w.:]+)", line):
+                self._urls.put(found[1])
+        self._urls.put("")
 
 
 def command(*arguments: str) -> list[str]:
@@ -50,23 +73,20 @@ def command(*arguments: str) -> list[str]:
 @contextmanager
 def serving(*arguments: str) -> Iterator[Served]:
     """Starts `octavo serve` with `arguments` on a free port; ready on entry, ended on exit."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-        line = command("serve", *arguments, "--served-model-name", MODEL, "--port", "0")
-        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
-        with process:
-            try:
-                yield _when_ready(process, log)
-            finally:
-                _end(process)
+    line = command("serve", *arguments, "--served-model-name", MODEL, "--port", "0")
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        output = Output(process)
+        try:
+            yield _when_ready(process, output)
+        finally:
+            _end(process)
+            output.thread.join(EXIT_S)
 
 
-def _when_ready(process: subprocess.Popen[str], log: IO[str]) -> Served:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if found := re.search(r"ready on (http://[\w.:]+)", line):
-            return Served(found[1], process, log)
-    log.seek(0)
-    raise AssertionError(f"the server ended before it was ready, with {process.wait()}: {log.read()}")
+def _when_ready(process: subprocess.Popen[str], output: Output) -> Served:
+    if url := output.url():
+        return Served(url, process, output)
+    raise AssertionError(f"the server ended before it was ready, with {process.wait()}: {''.join(output.lines)}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:
