@@ -4,6 +4,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.system.serving import EXIT_S, MODEL, Served, serving
+from tests.system.serving import EXIT_S, MODEL, Served, command, serving
 
 SMALL = ("--max-model-len", "512", "--max-num-seqs", "4")
 
@@ -75,10 +76,17 @@ def test_a_server_that_ended_leaves_no_engine_and_no_trial(default_model: Path, 
             os.close(process)
 
 
-def test_a_failing_step_is_a_500_and_the_server_lives_on(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_step_is_a_500_and_the_server_lives_on(
+    default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its record is a file whose plans can be made again."""
     monkeypatch.setenv("OCTAVO_FAULT", "decode-error@3")
+    monkeypatch.setenv("OCTAVO_CRASH_DUMP_DIR", str(tmp_path))
     with serving(str(default_model), *SMALL) as server, server.client() as client:
         with pytest.raises(openai.InternalServerError, match="injected on purpose"):
             client.completions.create(model=MODEL, prompt="The sea", max_tokens=5)
         answer = client.completions.create(model=MODEL, prompt="The sea", max_tokens=2)
         assert answer.usage is not None and answer.usage.completion_tokens == 2
+    (dump,) = tmp_path.iterdir()
+    done = subprocess.run(command("replay", str(dump)), capture_output=True, text=True, timeout=EXIT_S, check=True)
+    assert done.stdout.startswith("step failed: ") and "3 plans with 3 works are the same" in done.stdout

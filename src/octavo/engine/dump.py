@@ -172,13 +172,15 @@ class Dump(msgspec.Struct):
 
 
 def write(dump: Dump, folder: Path) -> Path:
-    """Writes a file that only its owner may read, and removes the oldest ones. Raises OSError."""
+    """Writes a file that only its owner may read, whole or not at all, and removes the oldest ones. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stamp = f"{dump.written:.3f}".replace(".", "-")
     path = folder / f"octavo-{stamp}-{secrets.token_hex(2)}.dump.gz"
     raw = gzip.compress(msgspec.json.encode(dump), compresslevel=3)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    part = path.with_suffix(".part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(raw)
+    part.replace(path)
     for old in sorted(folder.glob("octavo-*.dump.gz"))[:-MOST_FILES]:
         old.unlink(missing_ok=True)
     return path
