@@ -314,6 +314,15 @@ def test_what_is_wrong_is_named_as_it_is_called_here(tooled: Site, begin: str, f
     assert "function." not in message and "response_format" not in message
 
 
+def test_what_no_message_can_have_is_not_counted_either(tooled: Site) -> None:
+    """Whether a schema can be enforced is not tried for a count."""
+    for begin, fields in WRONG:
+        about_tools = fields.keys() <= {"tools", "tool_choice"} and not begin.endswith("input_schema")
+        if about_tools:
+            counted = tooled.post("/v1/messages/count_tokens", {"messages": USER, **fields})
+            assert counted.status_code == 400 and counted.json()["error"]["message"] == refusal(tooled, **fields)
+
+
 @pytest.mark.parametrize(
     "fields", [{"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-9}], ids=lambda fields: next(iter(fields))
 )

@@ -34,7 +34,7 @@ WHY = {
 async def explain(service: Service, exchange: Exchange) -> None:
     """What a prompt would find in the prefix cache if it came now, and why no more. Nothing is computed or changed."""
     body = await read(service, exchange, PrefixRequest)
-    ids = tuple(await ids_of(service, body))
+    ids = tuple(await ids_of(service, exchange, body))
     if not ids:
         raise invalid("there is nothing to explain: the prompt has no tokens", "prompt")
     tenant = exchange.tenant

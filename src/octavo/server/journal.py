@@ -50,11 +50,17 @@ class Journal:
         """A request is on its way to the engine: a line for each prompt, where that was asked for."""
         most = self._settings.max_log_len
         for request in requests if self._settings.enable_log_requests else ():
-            told = {"prompt_tokens": len(request.prompt), "seed": request.seed, "params": self._params(request.params)}
+            told = {"prompt_tokens": len(request.prompt), **self._wanted(request)}
             if most:
                 told["prompt"] = decode(request.prompt[: 4 * most])[:most]  # a character takes up to four tokens
             words = ", ".join(f"{name}: {value!r}" for name, value in told.items())
             log.info("request %s: %s", request.request_id, words, extra=with_fields(**told))
+
+    def _wanted(self, request: Request) -> dict[str, Any]:
+        """An embedding is drawn from nothing: it has no seed."""
+        if request.pooling is not None:
+            return {"pooling": request.pooling.value}
+        return {"seed": request.seed, "params": self._params(request.params)}
 
     def _params(self, params: SamplingParams) -> dict[str, Any]:
         """What is not as by default. Texts that a client wrote are told by their length, unless prompts are, too."""

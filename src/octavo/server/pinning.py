@@ -16,7 +16,7 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Answer, Delta
 from octavo.server.openai.errors import ApiError, invalid, unavailable
 from octavo.server.openai.intake import read
-from octavo.server.openai.job import Job
+from octavo.server.openai.job import Job, announce
 from octavo.server.openai.params import namespace
 from octavo.server.openai.schema import DEFAULT_TTL_S, MAX_TTL_S, PinRequest
 from octavo.server.openai.tokenize import ids_of
@@ -30,7 +30,7 @@ MOST_TRIES = 3
 async def add(service: Service, exchange: Exchange) -> None:
     """Keeps the beginning of a prompt in the cache for a time, computing it where it is not there. 201 with the pin."""
     body = await read(service, exchange, PinRequest)
-    wish = await _wish(service, exchange.tenant, body)
+    wish = await _wish(service, exchange, body)
     with service.duty.flight(exchange.began, service.config.server.request_timeout) as stopped:
         await exchange.while_connected(_pin(service, exchange, wish), stopped)
 
@@ -56,13 +56,14 @@ async def remove(service: Service, exchange: Exchange) -> None:
     await exchange.reply(200, msgspec.json.encode({"id": pin_id, "object": "pin", "deleted": True}))
 
 
-async def _wish(service: Service, tenant: Tenant, body: PinRequest) -> PinWish:
+async def _wish(service: Service, exchange: Exchange, body: PinRequest) -> PinWish:
     """Raises ApiError 400."""
     ttl_s = DEFAULT_TTL_S if body.ttl is None else body.ttl
     if not 1 <= ttl_s <= MAX_TTL_S:
         raise invalid(f"ttl must be a number of seconds from 1 to {MAX_TTL_S:.0f}, got {ttl_s:g}", "ttl")
     opens = bool(body.add_generation_prompt)
-    ids = tuple(await ids_of(service, body.model_copy(update={"add_generation_prompt": opens})))
+    ids = tuple(await ids_of(service, exchange, body.model_copy(update={"add_generation_prompt": opens})))
+    tenant = exchange.tenant
     context = service.context(tenant)
     if len(ids) >= context:
         message = f"the prefix has {len(ids)} tokens; with 1 more it must fit the context of {context}"
@@ -83,11 +84,11 @@ def _whose(tenant: Tenant) -> str | None:
 
 async def _pin(service: Service, exchange: Exchange, wish: PinWish) -> None:
     outcome, num_computed = await service.ask(AddPin(wish)), 0
-    for _ in range(MOST_TRIES):
+    for attempt in range(MOST_TRIES):
         if not outcome.num_missing:
             break
         num_computed = num_computed or _charged(exchange, outcome.num_missing)
-        await _compute(service, wish)
+        await _compute(service, exchange, wish, attempt)
         outcome = await service.ask(AddPin(wish))
     if exchange.spending is not None:
         exchange.spending.end(num_computed)
@@ -104,19 +105,21 @@ def _charged(exchange: Exchange, num_tokens: int) -> int:
     return num_tokens
 
 
-async def _compute(service: Service, wish: PinWish) -> None:
+async def _compute(service: Service, exchange: Exchange, wish: PinWish, attempt: int) -> None:
     """Puts the prefix into the cache, as a request that comes after all others. Raises ApiError where that fails."""
     size = service.facts.capacity.block_size
     params = SamplingParams(temperature=0, max_tokens=1)
     request = Request(
-        request_id=f"{wish.pin_id}-{secrets.token_hex(4)}",
+        request_id=f"{wish.pin_id}-{attempt}",
         prompt=wish.tokens[: len(wish.tokens) // size * size],
         params=params,
         arrival_s=now(),
         priority=LOWEST_PRIORITY if service.config.scheduler.scheduling_policy == "priority" else 0,
         namespace=wish.namespace,
         tenant=wish.tenant,
+        weight=exchange.tenant.rules.weight,
     )
+    announce(service, exchange, [request])
     await Job(service, [request], [Answer(service.tokenizer, params)], prompt_only=True).run(_dropped)
 
 

@@ -27,6 +27,7 @@ from octavo.core.events import (
     Refused,
 )
 from octavo.core.request import Request
+from octavo.core.sampling import SamplingParams
 from octavo.core.types import RequestId
 from octavo.server.recent import Origin, Recent
 from octavo.server.tracecontext import TraceContext, new_context, read_context
@@ -129,20 +130,15 @@ class Traces:
         return len(self._trips)
 
     def _asked(self, origin: Origin, request: Request) -> Attributes:
-        params = request.params
         asked: Attributes = {
             "gen_ai.provider.name": "octavo",
             "gen_ai.operation.name": _OPERATIONS.get(origin.path, origin.path),
             "gen_ai.request.model": self._model,
             "gen_ai.response.model": self._model,
             "gen_ai.request.id": origin.x_request_id,
-            "gen_ai.request.n": params.num_choices,
-            "gen_ai.request.temperature": params.temperature,
-            "gen_ai.request.top_p": params.top_p,
             "octavo.engine_request_id": request.request_id,
         }
-        if params.max_tokens is not None:
-            asked["gen_ai.request.max_tokens"] = params.max_tokens
+        asked |= _drawn(request.params) if request.pooling is None else {"octavo.pooling": request.pooling.value}
         return asked | ({"octavo.tenant": origin.tenant} if origin.tenant else {})
 
     # ---- events ----
@@ -272,6 +268,18 @@ class Traces:
             found["octavo.spans_omitted"] = trip.num_omitted
         whole = Span("llm_request", trip.context, trip.span_id, trip.start_s, time_s, found, trip.error, True)
         self._emit([whole, *trip.spans])
+
+
+def _drawn(params: SamplingParams) -> Attributes:
+    """How tokens are to be drawn, and how many."""
+    asked: Attributes = {
+        "gen_ai.request.n": params.num_choices,
+        "gen_ai.request.temperature": params.temperature,
+        "gen_ai.request.top_p": params.top_p,
+    }
+    if params.max_tokens is not None:
+        asked["gen_ai.request.max_tokens"] = params.max_tokens
+    return asked
 
 
 def _latencies(trip: _Trip, end_s: float) -> Attributes:

@@ -16,6 +16,7 @@ from octavo.server.anthropic.turns import conversation
 from octavo.server.anthropic.wire import MessageWire
 from octavo.server.exchange import Exchange
 from octavo.server.openai import schema as openai
+from octavo.server.openai.calling import chosen
 from octavo.server.openai.chat import begin, chat_ids, chat_messages
 from octavo.server.openai.conversation import Conversation, as_chat
 from octavo.server.openai.errors import invalid
@@ -43,7 +44,9 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
     talk = conversation(body)
     with _renames(talk).applied():
         chat = as_chat(body, **_prompt(body, talk))
-        ids = await chat_ids(service, chat, chat_messages(service, chat.messages))
+        chosen(chat)
+        messages = chat_messages(service, exchange, chat.messages, chat.chat_template_kwargs)
+        ids = await chat_ids(service, chat, messages)
     await exchange.reply(200, msgspec.json.encode({"input_tokens": len(ids)}))
 
 

@@ -1,6 +1,5 @@
 """How /v1/messages writes an answer down: a message of blocks, or the events that it comes in."""
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +29,7 @@ class MessageWire:
         self._request_id = request_id
         self._blocks = Blocks(reply.calling)
         self._head = {
-            "id": f"msg_{body.request_id or secrets.token_hex(12)}",
+            "id": f"msg_{body.request_id or reply.job.name}",
             "type": "message",
             "role": "assistant",
             "model": body.model or service.names[0],

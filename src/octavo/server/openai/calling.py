@@ -52,8 +52,7 @@ async def asked_calls(service: Service, body: ChatRequest, form: StructuredOutpu
 
     Raises ApiError 400 for tools that there cannot be, and for a choice that does not fit them.
     """
-    _check_tools(body.tools or ())
-    choice, schemas = _chosen(body)
+    choice, schemas = chosen(body)
     if choice == "none":
         return None
     if choice == "auto" and not service.config.server.enable_auto_tool_choice:
@@ -91,8 +90,9 @@ def _check_tools(tools: Sequence[Tool]) -> None:
             raise invalid(f"{path} must be the schema of an object", path)
 
 
-def _chosen(body: ChatRequest) -> tuple[str, Schemas]:
-    """What must be chosen, and from which functions."""
+def chosen(body: ChatRequest) -> tuple[str, Schemas]:
+    """What must be chosen, and from which functions. Raises ApiError 400 for tools and choices that there cannot be."""
+    _check_tools(body.tools or ())
     given = body.tool_choice
     tools = {tool.function.name: tool.function for tool in body.tools or ()}
     if not tools:

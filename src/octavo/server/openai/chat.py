@@ -59,8 +59,7 @@ async def begin(service: Service, exchange: Exchange, body: ChatRequest) -> Repl
         structure = calling.structure or structure
         body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
-    messages = chat_messages(service, body.messages)
-    report_unread(service, exchange, messages, body.chat_template_kwargs, body.documents)
+    messages = chat_messages(service, exchange, body.messages, body.chat_template_kwargs, body.documents)
     ids = await chat_ids(service, body, messages, most_tokens(service, body))
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
@@ -90,31 +89,27 @@ def _echoed(body: ChatRequest, messages: Sequence[Message]) -> str:
     return prepare(messages[-1:])[0]["content"]
 
 
-def chat_messages(service: Service, messages: Sequence[Message]) -> list[Message]:
-    """The messages as the template expects them. Raises ApiError 400."""
-    if service.template is None:
-        raise invalid("this model has no chat template: use /v1/completions, or start with --chat-template", "messages")
-    return checked(messages, service.template.source)
-
-
-def report_unread(
+def chat_messages(
     service: Service,
     exchange: Exchange,
     messages: Sequence[Message],
     variables: Mapping[str, Any] | None,
     documents: Sequence[Mapping[str, Any]] | None = None,
-) -> None:
-    """Tells of variables and fields of messages that the template does not read as of unknown fields.
+) -> list[Message]:
+    """The messages as the template expects them. What it does not read is told as unknown fields are.
 
-    Raises ApiError 400 for documents.
+    Raises ApiError 400, also for documents that it does not read.
     """
     template = service.template
-    assert template is not None, "chat_messages has checked"
+    if template is None:
+        raise invalid("this model has no chat template: use /v1/completions, or start with --chat-template", "messages")
+    prepared = checked(messages, template.source)
     if documents and "documents" not in template.variables:
         raise invalid("documents would not be seen: the chat template does not read them", "documents")
     vain = [name for name in variables or () if name not in template.variables and name not in _OURS]
     names = [f"chat_template_kwargs.{name}" for name in vain]
-    report_unknown(service, exchange, [*names, *unread(messages, template.words)])
+    report_unknown(service, exchange, [*names, *unread(prepared, template.words)])
+    return prepared
 
 
 async def chat_ids(

@@ -15,15 +15,14 @@ from octavo.core.request import Request
 from octavo.core.types import FinishReason, Pooling
 from octavo.engine.embedding import Form, PoolingParams, form_of, vector
 from octavo.server.exchange import Exchange
-from octavo.server.openai.chat import chat_ids, chat_messages, report_unread
+from octavo.server.openai.chat import chat_ids, chat_messages
 from octavo.server.openai.embedding_schema import EmbeddingRequest
 from octavo.server.openai.errors import bad_parameter, broken_off, failed, invalid, refused, too_long, unavailable
 from octavo.server.openai.following import followed, together
 from octavo.server.openai.intake import encoded, most_tokens, read
-from octavo.server.openai.job import requests_of
+from octavo.server.openai.job import announce, name_of, requests_of
 from octavo.server.openai.prompts import Prompt, cut
 from octavo.server.openai.schema import TextRequest
-from octavo.server.recent import Origin
 from octavo.server.service import Service
 
 
@@ -42,7 +41,7 @@ async def embed(service: Service, exchange: Exchange) -> None:
     if exchange.spending is not None:
         exchange.spending.charge(sum(len(request.prompt) for request in requests), field)
     job = EmbeddingJob(service, [Vector(request, form, body.encoding_format == "base64") for request in requests])
-    service.recent.came(Origin(job.name, exchange.path, exchange.tenant.name, exchange.id), body.request_id)
+    announce(service, exchange, requests, body.request_id)
     with service.duty.flight(exchange.began, service.config.server.request_timeout) as stopped:
         await exchange.while_connected(_answer(exchange, body, job), stopped)
 
@@ -80,8 +79,7 @@ async def _conversation(service: Service, exchange: Exchange, body: EmbeddingReq
         continue_final_message=body.continue_final_message,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    messages = chat_messages(service, body.messages or [])
-    report_unread(service, exchange, messages, body.chat_template_kwargs)
+    messages = chat_messages(service, exchange, body.messages or [], body.chat_template_kwargs)
     return [Prompt(tuple(await chat_ids(service, text, messages, most_tokens(service, body))))]
 
 
@@ -140,7 +138,7 @@ class EmbeddingJob:
     @property
     def name(self) -> str:
         """What the ids of its requests begin with."""
-        return self.vectors[0].request.request_id.rpartition("-")[0]
+        return name_of([each.request for each in self.vectors])
 
     @property
     def window(self) -> int:

@@ -41,7 +41,7 @@ class Job:
     @property
     def name(self) -> str:
         """What the ids of its requests begin with, and the ids of its answers end with."""
-        return self.requests[0].request_id.rpartition("-")[0]
+        return name_of(self.requests)
 
     @property
     def n(self) -> int:
@@ -157,12 +157,22 @@ def make_job(
     ids = bool(body.return_token_ids)
     answers = [Answer(service.tokenizer, request.params, return_ids=ids) for request in requests]
     job = Job(service, requests, answers, asked.prompt_only, exchange.spending)
-    origin = Origin(job.name, exchange.path, exchange.tenant.name, exchange.id)
-    service.recent.came(origin, body.request_id)
+    announce(service, exchange, requests, body.request_id)
+    return job
+
+
+def announce(service: Service, exchange: Exchange, requests: Sequence[Request], also: str | None = None) -> None:
+    """Tells all that follow requests whose these are, which are about to be submitted. `also`: their client's name."""
+    origin = Origin(name_of(requests), exchange.path, exchange.tenant.name, exchange.id)
+    service.recent.came(origin, also)
     if service.traces is not None:
         service.traces.came(origin, requests, exchange.headers)
     service.journal.came(requests, service.tokenizer.decode)
-    return job
+
+
+def name_of(requests: Sequence[Request]) -> str:
+    """What the ids of the requests of one HTTP request begin with."""
+    return requests[0].request_id.rpartition("-")[0]
 
 
 def _most_spent(requests: Sequence[Request], asked: Asked) -> int:

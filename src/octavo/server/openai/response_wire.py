@@ -1,6 +1,5 @@
 """How /v1/responses writes an answer down: a Response with items, or the typed events that it comes in."""
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +28,7 @@ class ResponseWire:
     def __init__(self, service: Service, body: ResponsesRequest, reply: Reply) -> None:
         self._job = reply.job
         self._blocks = Blocks(reply.calling)
-        self._key = body.request_id or secrets.token_hex(24)
+        self._key = body.request_id or reply.job.name
         self._asked = _asked(body, reply)
         self._model = body.model or service.names[0]
         self._created = int(time.time())

@@ -23,7 +23,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
         "add_special_tokens": _one_of("add_special_tokens", body.add_special_tokens, body.add_special),
         "parse_special": _reads_controls(service, body.parse_special, content),
     }
-    ids = await ids_of(service, body.model_copy(update=asked))
+    ids = await ids_of(service, exchange, body.model_copy(update=asked))
     answer: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": service.facts.capacity.max_model_len,
@@ -39,7 +39,7 @@ def _reads_controls(service: Service, asked: bool | None, content: str | None) -
     return True if asked is None and content is not None and content in service.tokenizer.controls else asked
 
 
-async def ids_of(service: Service, body: TextRequest) -> list[int]:
+async def ids_of(service: Service, exchange: Exchange, body: TextRequest) -> list[int]:
     """The ids of the one text, conversation or list that was given. Raises ApiError 400."""
     names = [name for name in ("prompt", "messages", "token_ids") if name in type(body).model_fields]
     given = [name for name in names if getattr(body, name) is not None]
@@ -47,7 +47,8 @@ async def ids_of(service: Service, body: TextRequest) -> list[int]:
         raise invalid(f"give one of {' and '.join(names)}", given[1] if given else "prompt")
     _check_about(body, given[0])
     if body.messages is not None:
-        return await chat_ids(service, body, chat_messages(service, body.messages))
+        messages = chat_messages(service, exchange, body.messages, body.chat_template_kwargs)
+        return await chat_ids(service, body, messages)
     text, adds = body.prompt, body.add_special_tokens is not False
     if text is None:
         return checked_ids(service, getattr(body, given[0]), given[0])
