@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -107,6 +108,7 @@ class _Loaded:
     """In a block, which has the layers of one KV group."""
     isa: str
     num_threads: int
+    weight_format: str
     kv_cache_dtype: str
     report: tuple[str, ...]
     backend: Callable[[MemoryPlan], Backend]
@@ -119,6 +121,7 @@ def _load_cpu(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded
     model = CpuModel.load(
         checkpoint,
         dtype=config.model.dtype,
+        quantization=config.model.quantization,
         isa=config.engine.isa,
         num_threads=config.engine.num_threads,
         progress=report,
@@ -128,6 +131,7 @@ def _load_cpu(config: Config, checkpoint: Checkpoint, report: Report) -> _Loaded
         kv_bytes_per_token=model.kv_bytes_per_token(kv_cache_dtype),
         isa=model.isa,
         num_threads=model.num_threads,
+        weight_format=model.weight_format,
         kv_cache_dtype="bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype,
         report=model.report,
         backend=lambda plan: CpuBackend(
@@ -148,12 +152,13 @@ def _load_reference(config: Config, checkpoint: Checkpoint, report: Report) -> _
     _only_float32(config)
     spec, kv_cache_dtype = checkpoint.spec, config.cache.kv_cache_dtype
     names = checkpoint.tensors.names()
-    elements = sum(_product(checkpoint.tensors.info(name).shape) for name in names)
+    elements = sum(math.prod(checkpoint.tensors.info(name).shape) for name in names)
     return _Loaded(
         weight_bytes=4 * elements,
         kv_bytes_per_token=kv_bytes_per_token(spec, kv_cache_dtype),
         isa="numpy",
         num_threads=1,
+        weight_format=f"{checkpoint.weight_format}-float32",
         kv_cache_dtype="float32" if kv_cache_dtype == "auto" else kv_cache_dtype,
         report=("backend: reference (numpy, float32, slow)",),
         backend=lambda plan: ReferenceBackend(
@@ -168,18 +173,12 @@ def _load_reference(config: Config, checkpoint: Checkpoint, report: Report) -> _
 
 
 def _only_float32(config: Config) -> None:
-    if config.model.dtype not in ("auto", "float32"):
-        raise ConfigError(f"dtype is {config.model.dtype}, but the reference backend computes in float32 only")
+    for name, value in (("dtype", config.model.dtype), ("quantization", config.model.quantization)):
+        if value not in ("auto", "float32", None):
+            raise ConfigError(f"{name} is {value}, but the reference backend computes in float32 only")
     for name, value in (("isa", config.engine.isa), ("num_threads", config.engine.num_threads)):
         if value is not None:
             raise ConfigError(f"{name} is {value}, but the reference backend has no such choice")
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for dim in shape:
-        count *= dim
-    return count
 
 
 _BACKENDS: dict[str, Callable[[Config, Checkpoint, Report], _Loaded]] = {
@@ -415,14 +414,14 @@ def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: Memory
     from octavo.engine.client import EngineFacts
     from octavo.models.layer_groups import layer_groups
 
-    formats = f"{checkpoint.weight_format}-{loaded.kv_cache_dtype}"
+    formats = f"{loaded.weight_format}-{loaded.kv_cache_dtype}"
     return EngineFacts(
         model=checkpoint.name,
         fingerprint=f"octavo-{__version__}-{loaded.isa}-{checkpoint.fingerprint.hex()[:8]}-{formats}",
         capacity=backend.capacity(),
         isa=loaded.isa,
         num_threads=loaded.num_threads,
-        weight_format=checkpoint.weight_format,
+        weight_format=loaded.weight_format,
         kv_cache_dtype=loaded.kv_cache_dtype,
         kv_block_bytes=loaded.kv_bytes_per_token * config.cache.block_size,
         pid=os.getpid(),

@@ -58,7 +58,8 @@ class MatmulCase:
 
     @property
     def affine(self) -> bool:
-        return self.kind in ("q4", "q8") and self.format in (Format.Q4_1, Format.Q5_1, Format.Q4_K, Format.Q5_K)
+        with_minima = self.format in (Format.Q4_1, Format.Q5_1, Format.Q4_K, Format.Q5_K)
+        return self.kind in ("q4", "q8") and (with_minima or (self.kind == "q4" and BLOCKS[self.format][0] == 1))
 
     @property
     def columns(self) -> int:
@@ -90,7 +91,7 @@ class MatmulCase:
         coarse = np.abs(w).reshape(len(w), -1, GROUP).max(axis=2)
         share = {Format.Q4_K: 2.0**-9, Format.Q5_K: 2.0**-9}.get(self.format, 0.0)
         if self.format is Format.Q6_K or BLOCKS[self.format][0] == 1:
-            share = 1 / 200
+            share = 1 / 200 if self.kind == "q8" else 1 / 14
         rounded_w = share * np.abs(x).reshape(len(x), -1, GROUP).sum(axis=2) @ coarse.T
         # A K format's minimum is rounded with its own size, which may be above the largest value.
         return rounded_x + 4 * rounded_w + sums * 4

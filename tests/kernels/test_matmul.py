@@ -9,7 +9,7 @@ from octavo.models.tensors import Format, TensorInfo
 from tests.kernels.cases import ISAS, MatmulCase, raw_tensor
 
 QUANTISED = {
-    "q4": (Format.Q4_0, Format.Q4_1, Format.Q4_K),
+    "q4": (Format.Q4_0, Format.Q4_1, Format.Q4_K, Format.F32, Format.BF16),
     "q8": (Format.Q5_0, Format.Q5_1, Format.Q5_K, Format.Q6_K, Format.Q8_0, Format.Q4_0, Format.Q4_K, Format.F32),
 }
 PLAIN = {"bf16": (Format.BF16, Format.F16, Format.Q4_1), "f32": (Format.F32, Format.F16, Format.Q4_1, Format.Q6_K)}

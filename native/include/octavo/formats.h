@@ -44,8 +44,10 @@ class PackedWeight {
   PackedWeight(Arena& arena, WeightKind kind, bool affine, int n, int k);
 
   // Packs `rows` rows, given in `format`, into panels first_panel, first_panel + panel_step, ...
-  // Where the target is q4 or q8 and the source is a float or Q6_K format, each group of 32 is rounded to 8 bits.
-  // Throws std::invalid_argument where sizes do not match, or q4 is asked of a format with more than 4 bits.
+  // Where the target is q8 and the source is a float or Q6_K format, each group of 32 is rounded to 8 bits; where it is
+  // q4 with minima and the source a float format, to 4 bits.
+  // Throws std::invalid_argument where sizes do not match, q4 is asked of another format with more than 4 bits, or a
+  // number that is rounded is not finite.
   void pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format format, int rows, int first_panel, int panel_step);
 
   const Weight& view() const { return weight_; }
@@ -61,6 +63,7 @@ class PackedWeight {
 // F16, which becomes bf16 with three bits less.
 WeightKind natural_kind(Format format);
 bool is_affine(Format format);
+bool is_float(Format format);  // F32, F16 or BF16
 
 // `count` elements, a multiple of the block, as float32: the arithmetic of GGML's formats.
 void dequantise(Format format, const uint8_t* raw, int count, float* out);

@@ -148,6 +148,8 @@ bool is_affine(Format format) {
   return format == Format::Q4_1 || format == Format::Q5_1 || format == Format::Q4_K || format == Format::Q5_K;
 }
 
+bool is_float(Format format) { return info(format).block == 1; }
+
 bool has_groups(Format format) { return info(format).block > 1 && format != Format::Q6_K; }
 
 Group group_at(Format format, const uint8_t* row, int index) {

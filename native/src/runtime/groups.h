@@ -14,4 +14,9 @@ struct Group {
 bool has_groups(Format format);
 Group group_at(Format format, const uint8_t* row, int index);
 
+// kGroup floats with the least squared error that a cheap search finds. Throw std::invalid_argument for one that is not
+// finite.
+Group rounded_to_bytes(const float* x);    // symmetric: its zero is 128
+Group rounded_to_nibbles(const float* x);  // with a minimum; scale and minimum are 16-bit floats already
+
 }  // namespace octavo

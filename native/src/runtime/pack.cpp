@@ -32,18 +32,6 @@ void put_f16(uint8_t* at, float value) {
   std::memcpy(at, &half, 2);
 }
 
-Group rounded_to_bytes(const float* x) {
-  Group g{};
-  float largest = 0;
-  for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::fabs(x[i]));
-  g.scale = largest / 127.0f;
-  g.zero = 128;
-  for (int i = 0; i < kGroup; ++i)
-    g.q[i] = static_cast<uint8_t>(
-        128 + (g.scale > 0 ? std::clamp(static_cast<int>(std::lrintf(x[i] / g.scale)), -127, 127) : 0));
-  return g;
-}
-
 // Puts group `g` of column `column` into its panel. `target.zero` says what a symmetric panel subtracts.
 void put_group(const Weight& target, uint8_t* panel, int column, int g, const Group& group) {
   const bool q4 = target.kind == WeightKind::q4;
@@ -79,6 +67,10 @@ void put_floats(const Weight& target, uint8_t* panel, int column, const float* r
   }
 }
 
+Group rounded_group(WeightKind kind, const float* x) {
+  return kind == WeightKind::q4 ? rounded_to_nibbles(x) : rounded_to_bytes(x);
+}
+
 // `scratch` holds k floats.
 void put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* raw, Format format, float* scratch) {
   const bool quantised = target.kind == WeightKind::q4 || target.kind == WeightKind::q8;
@@ -86,7 +78,7 @@ void put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* ra
   if (!quantised) return put_floats(target, panel, column, scratch);
   for (int g = 0; g < target.k / kGroup; ++g)
     put_group(target, panel, column, g,
-              has_groups(format) ? group_at(format, raw, g) : rounded_to_bytes(scratch + kGroup * g));
+              has_groups(format) ? group_at(format, raw, g) : rounded_group(target.kind, scratch + kGroup * g));
 }
 
 }  // namespace
@@ -133,8 +125,8 @@ void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format 
                                 std::to_string(stride * static_cast<size_t>(rows)));
   if (first_panel < 0 || panel_step < 1 || last >= (w.n + kPanel - 1) / kPanel)
     throw std::invalid_argument("rows outside the packed matrix");
-  if (w.kind == WeightKind::q4 && natural_kind(format) != WeightKind::q4)
-    throw std::invalid_argument("only 4-bit formats can be packed to 4 bits");
+  if (w.kind == WeightKind::q4 && natural_kind(format) != WeightKind::q4 && !(w.affine && is_float(format)))
+    throw std::invalid_argument("only 4-bit formats can be packed to 4 bits, and floats where there are minima");
   if (!w.affine && is_affine(format) && w.kind <= WeightKind::q8)
     throw std::invalid_argument("a format with minima needs an affine matrix");
   std::vector<std::vector<float>> scratch(static_cast<size_t>(pool.num_threads()));

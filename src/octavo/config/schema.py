@@ -70,6 +70,12 @@ class ModelConfig:
         help="number format of weights; auto keeps the file's (float16 becomes bfloat16)",
         choices=("auto", "float32", "bfloat16"),
     )
+    quantization: str | None = option(
+        None,
+        help="round float matrices at load, in groups of 32: int8, or int4 with embeddings and output head in int8",
+        choices=("int8", "int4"),
+        none_means="as the file has them",
+    )
     max_model_len: int | None = option(
         None,
         help="context: prompt plus generated tokens of one choice",
@@ -104,6 +110,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_section(self)
+        if self.quantization is not None and self.dtype != "auto":
+            raise ConfigError("dtype and quantization both say what weights become: give one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

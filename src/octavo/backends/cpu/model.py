@@ -37,7 +37,9 @@ class CpuModel:
     isa: str
     num_threads: int
     report: tuple[str, ...]
-    """For people: the kernels and why, the threads and why."""
+    """For people: the kernels and why, the threads and why, what was quantised."""
+    weight_format: str
+    """The file's, and what became of it where something was asked for: `Q4_1`, `F16-int8`, `Q8_0-float32`."""
     weight_bytes: int
     pool: _native.Pool
     embed: _native.PackedWeight
@@ -52,11 +54,13 @@ class CpuModel:
         checkpoint: Checkpoint,
         *,
         dtype: str = "auto",
+        quantization: str | None = None,
         isa: str | None = None,
         num_threads: int | None = None,
         progress: Progress = lambda _: None,
     ) -> "CpuModel":
-        """Packs all weights. `dtype` is auto (as the file has them), float32 or bfloat16.
+        """Packs all weights. `dtype` is auto (as the file has them), float32 or bfloat16; `quantization`, with auto,
+        rounds matrices of floats to int8 or int4.
 
         Raises ValueError for kernels that this machine does not run, and for shapes that the kernels do not have.
         """
@@ -64,10 +68,12 @@ class CpuModel:
         check_spec(spec)
         name, why = choose(isa)
         threads, reason = usable_cpus() if num_threads is None else (num_threads, "as configured")
-        packer = Packer(checkpoint.tensors, _native.Pool(threads), dtype, _native.Arena())
+        packer = Packer(checkpoint.tensors, _native.Pool(threads), dtype, _native.Arena(), quantization)
         layers: list[PackedLayer] = []
         for index in range(spec.num_layers):
-            progress(f"packing weights: layer {index + 1} of {spec.num_layers}")
+            progress(
+                f"{'packing' if quantization is None else 'quantising'} weights: layer {index + 1} of {spec.num_layers}"
+            )
             layers.append(_layer(packer, f"layers.{index}."))
         embed = packer.matrix("embed")
         output = embed if spec.tied_output else packer.matrix("output")
@@ -75,7 +81,8 @@ class CpuModel:
             spec=spec,
             isa=name,
             num_threads=threads,
-            report=(f"kernels: {name}, {why}", f"threads: {threads}, {reason}"),
+            report=(f"kernels: {name}, {why}", f"threads: {threads}, {reason}", *packer.report()),
+            weight_format=_format_after(checkpoint.weight_format, dtype, quantization),
             weight_bytes=_total_bytes(layers, embed, output),
             pool=packer.pool,
             embed=embed,
@@ -88,6 +95,11 @@ class CpuModel:
         """Bytes of one token in a block: of the layers of one KV group. Raises ValueError for an unknown dtype."""
         row_bytes = _native.kv_tile_bytes(resolve_kv_dtype(kv_cache_dtype), 1, self.spec.head_dim)
         return row_bytes * self.spec.kv_rows_per_token * layer_groups(self.spec).slots
+
+
+def _format_after(weight_format: str, dtype: str, quantization: str | None) -> str:
+    changed = quantization or (None if dtype == "auto" else dtype)
+    return weight_format if changed is None else f"{weight_format}-{changed}"
 
 
 def resolve_kv_dtype(kv_cache_dtype: str) -> str:
