@@ -158,7 +158,7 @@ def _load_reference(config: Config, checkpoint: Checkpoint, report: Report) -> _
         kv_bytes_per_token=kv_bytes_per_token(spec, kv_cache_dtype),
         isa="numpy",
         num_threads=1,
-        weight_format=f"{checkpoint.weight_format}-float32",
+        weight_format=checkpoint.format_as("float32"),
         kv_cache_dtype="float32" if kv_cache_dtype == "auto" else kv_cache_dtype,
         report=("backend: reference (numpy, float32, slow)",),
         backend=lambda plan: ReferenceBackend(

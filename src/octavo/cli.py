@@ -155,6 +155,10 @@ COMMANDS: dict[str, Command] = {
                 action="store_true",
                 help="instead: start a server a few times, measure each stage, and print probes for Kubernetes",
             ),
+            _argument(
+                "--perplexity", metavar="FILE", help="instead: how well the model predicts this text, as configured"
+            ),
+            _argument("--baseline", action="store_true", help="with --perplexity: beside it, the same in float32"),
             _argument("--url", help="instead: ask the server at this address how it is"),
             _argument("--key", metavar="KEY", help="the API key to send to it; default: the first of --api-key"),
             _argument(
@@ -300,6 +304,7 @@ _EXPECTED = {
     "octavo.text.chat": "TemplateError",
     "octavo.tools.explain": "NothingToExplain",
     "octavo.tools.partner": "AnswerRefused",
+    "octavo.tools.perplexity": "NoText",
     "octavo.tools.replay": "NoReplay",
     "octavo.tools.terminal": "NotText",
 }

@@ -1,6 +1,5 @@
 """The doctor: each check on machines that are in order and on those that are not."""
 
-import argparse
 import http.server
 import json
 import socket
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from octavo.cli import COMMANDS, build_parser, parse
 from octavo.config import CacheConfig, Config, EngineConfig, ModelConfig, ServerConfig
 from octavo.config.machine import usable_cpus
 from octavo.config.sources import resolve
@@ -127,12 +127,8 @@ def test_the_status_says_whether_something_is_broken(
     state: State, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "CHECKS", {"one": lambda _: Finding(state, "text")})
-    assert (
-        doctor.main(
-            resolve(environment={}), argparse.Namespace(json=False, cold_start=False, production=False, url=None)
-        )
-        == status
-    )
+    options = parse(build_parser("doctor", COMMANDS["doctor"]), [])
+    assert doctor.main(resolve(environment={}), options) == status
     assert capsys.readouterr().out.split() == [state, "one", "text"]
 
 

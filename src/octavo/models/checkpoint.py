@@ -49,3 +49,8 @@ class Checkpoint:
     weight_format: str
     """The most common weight format, for people: `Q4_1`, `BF16`, ..."""
     weight_bytes: int
+
+    def format_as(self, became: str | None) -> str:
+        """`weight_format`, and what the weights became in memory where that is something else: `Q4_1`, `F16-int8`."""
+        same = became is None or self.weight_format == {"float32": "F32", "bfloat16": "BF16"}.get(became)
+        return self.weight_format if same else f"{self.weight_format}-{became}"

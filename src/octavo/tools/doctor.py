@@ -39,6 +39,10 @@ def main(resolved: Resolved, options: argparse.Namespace) -> int:
         from octavo.tools import cold_start
 
         return cold_start.main(resolved, options)
+    if options.perplexity:
+        from octavo.tools import perplexity
+
+        return perplexity.main(resolved, options)
     asks = options.production or options.url is not None
     findings = _running(resolved, options) if asks else examine(resolved.config, CHECKS)
     sys.stdout.write((as_json(findings) if options.json else as_text(findings)) + "\n")

@@ -96,6 +96,16 @@ class Partner:
             ids = self._tokenizer.encode(text, at_most=self._context)
         return self._generate(ids, params, show)
 
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text of any length."""
+        return self._tokenizer.encode(text)
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """The log-probability of each id but the first, given those before it. Raises as `answer` does."""
+        output = self._generate(ids, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0), ignore)
+        scored = zip(ids, output.prompt_logprobs or (), strict=True)
+        return [places[token].logprob for token, places in scored if places is not None]
+
     def _generate(self, prompt: Sequence[int], params: SamplingParams, show: Show) -> RequestOutput:
         seed = self._random.getrandbits(64) if params.seed is None else params.seed % 2**64
         request = Request(request_id=f"local-{next(self._numbers)}", prompt=tuple(prompt), params=params, seed=seed)

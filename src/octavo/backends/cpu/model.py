@@ -82,7 +82,7 @@ class CpuModel:
             isa=name,
             num_threads=threads,
             report=(f"kernels: {name}, {why}", f"threads: {threads}, {reason}", *packer.report()),
-            weight_format=_format_after(checkpoint.weight_format, dtype, quantization),
+            weight_format=checkpoint.format_as(quantization or (None if dtype == "auto" else dtype)),
             weight_bytes=_total_bytes(layers, embed, output),
             pool=packer.pool,
             embed=embed,
@@ -95,11 +95,6 @@ class CpuModel:
         """Bytes of one token in a block: of the layers of one KV group. Raises ValueError for an unknown dtype."""
         row_bytes = _native.kv_tile_bytes(resolve_kv_dtype(kv_cache_dtype), 1, self.spec.head_dim)
         return row_bytes * self.spec.kv_rows_per_token * layer_groups(self.spec).slots
-
-
-def _format_after(weight_format: str, dtype: str, quantization: str | None) -> str:
-    changed = quantization or (None if dtype == "auto" else dtype)
-    return weight_format if changed is None else f"{weight_format}-{changed}"
 
 
 def resolve_kv_dtype(kv_cache_dtype: str) -> str:
