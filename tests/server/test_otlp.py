@@ -18,6 +18,7 @@ from octavo.server.spans import Span
 from octavo.server.tracecontext import TraceContext
 from tests.server.collector import Collector, attributes, over_grpc, over_http
 from tests.server.site import Site, running
+from tests.server.test_journal import logged
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 COLLECTORS: dict[str, Callable[[], AbstractContextManager[Collector]]] = {"grpc": over_grpc, "http/protobuf": over_http}
@@ -63,8 +64,13 @@ def test_a_request_is_a_trace_that_continues_its_clients(
         with Traced(site) as sender:
             headers = {"x-request-id": "mine", "traceparent": PARENT, "tracestate": "vendor=1"}
             body = {"prompt": "tell me more", "max_tokens": 4, "temperature": 0.5, "ignore_eos": True}
-            usage = site.post("/v1/completions", body, headers=headers).json()["usage"]
+            with logged() as lines:
+                usage = site.post("/v1/completions", body, headers=headers).json()["usage"]
+                site.until(lambda: site.app.service.duty.in_flight == 0)
+                site.http.get("/version")
             site.chat("hello", max_tokens=2)
+        told = {line["path"]: line.get("trace_id") for line in lines if line["logger"] == "octavo.server.access"}
+        assert told == {"/v1/completions": PARENT.split("-")[1], "/version": None}
         assert sender.counts == {"sent": len(collector.spans), "dropped": 0}
         assert site.metric("octavo:trace_spans_total", outcome="sent") == len(collector.spans)
     trace = bytes.fromhex("0af7651916cd43dd8448eb211c80319c")

@@ -137,9 +137,13 @@ def test_each_choice_decodes_for_itself_and_a_stop_string_is_a_stop() -> None:
 
 def test_what_ends_badly_says_how() -> None:
     book = Book()
-    book.came(None, "refused", "failed", "cancelled", "lost", "unheard")
+    book.came(None, "refused", "formless", "failed", "cancelled", "lost", "unheard")
     book.tell(
         Refused("refused", 1.0, "pool_too_small", "no room"),
+        Queued("formless", 1.0, 3),
+        Finished(
+            "formless", 0, 1.0, FinishReason.ERROR, message="no such 'words of a client'", code="structured_outputs"
+        ),
         Queued("failed", 1.0, 3),
         Admitted("failed", 0, 2.0, 0),
         Finished("failed", 0, 3.0, FinishReason.ERROR, message="the step failed"),
@@ -150,10 +154,13 @@ def test_what_ends_badly_says_how() -> None:
         EngineLost(5.0, "killed by SIGKILL\nlast words"),
     )
     whole = [span for span in book.spans if span.name == "llm_request"]
-    assert [span.error for span in whole] == ["no room", "the step failed", None, "killed by SIGKILL"]
-    assert [span.attributes.get("error.type") for span in whole] == ["pool_too_small", "error", None, "engine_lost"]
+    words = ["no room", "structured_outputs", "the step failed", None, "killed by SIGKILL"]
+    assert [span.error for span in whole] == words
+    types = ["pool_too_small", "structured_outputs", "error", None, "engine_lost"]
+    assert [span.attributes.get("error.type") for span in whole] == types
     assert [name for name, *_ in book.shown()] == [
         *("llm_request",),
+        *("llm_request", "queue"),
         *("llm_request", "queue", "prefill"),
         *("llm_request", "queue"),
         *("llm_request", "queue", "prefill"),

@@ -36,6 +36,7 @@ class Caller:
 
     request_id: str
     tenant: str = ""
+    trace_id: str = ""
 
 
 _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
@@ -48,9 +49,16 @@ def working_for(request_id: str) -> Caller:
     return caller
 
 
+def in_trace(trace_id: str) -> None:
+    """From now on the lines of this task's request say so."""
+    caller = _caller.get()
+    if caller is not None:
+        caller.trace_id = trace_id
+
+
 def about(request_id: str, tenant: str = "", **others: Any) -> dict[str, Any]:
     """The `extra` of a line: the request that it is about, and what else is a field of its own in JSON."""
-    return {"fields": _whose(request_id, tenant) | others}
+    return {"fields": _whose(Caller(request_id, tenant)) | others}
 
 
 def with_fields(**fields: Any) -> dict[str, Any]:
@@ -58,18 +66,19 @@ def with_fields(**fields: Any) -> dict[str, Any]:
     return {"fields": fields}
 
 
-def _whose(request_id: str, tenant: str) -> dict[str, Any]:
-    return {"request_id": request_id} | ({"tenant": tenant} if tenant else {})
+def _whose(caller: Caller) -> dict[str, Any]:
+    told = {"request_id": caller.request_id, "tenant": caller.tenant, "trace_id": caller.trace_id}
+    return {name: value for name, value in told.items() if value}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """What is known of a line beside its words."""
     caller, own = _caller.get(), record.__dict__.get("fields", {})
-    return ({} if caller is None else _whose(caller.request_id, caller.tenant)) | own
+    return ({} if caller is None else _whose(caller)) | own
 
 
 class JsonLines(logging.Formatter):
-    """One object on one line: time, level, logger, process, message; request_id and tenant where there are such."""
+    """One object on one line: time, level, logger, process, message; request_id, tenant, trace_id where known."""
 
     def __init__(self, process: str) -> None:
         super().__init__()

@@ -116,13 +116,14 @@ class Traces:
             EngineLost: self._lost,
         }
 
-    def came(self, origin: Origin, requests: Sequence[Request], headers: Mapping[bytes, bytes]) -> None:
-        """These are about to be submitted, for a client that sent these headers."""
+    def came(self, origin: Origin, requests: Sequence[Request], headers: Mapping[bytes, bytes]) -> TraceContext:
+        """These are about to be submitted, for a client that sent these headers. Returns the trace that they are in."""
         context = read_context(headers) or new_context(self._ratio, secrets.randbits)
         for request in requests if context.sampled else ():
             self._expected[request.request_id] = _Trip(context, _new_id(), self._asked(origin, request))
             if len(self._expected) > MOST_EXPECTED:
                 self._expected.popitem(last=False)
+        return context
 
     @property
     def num_live(self) -> int:
@@ -226,7 +227,7 @@ class Traces:
             del trip.legs[event.choice]
         trip.ends.append(reason)
         if event.message is not None:
-            trip.error = event.message
+            trip.error = event.code or event.message  # where there is a code, the words may be the client's own
             trip.attributes["error.type"] = event.code or reason
         trip.choices_left -= 1
         if not trip.choices_left:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from octavo.config.logs import in_trace
 from octavo.config.tenants import Tenant
 from octavo.core.misses import Miss
 from octavo.core.request import Request
@@ -166,7 +167,8 @@ def announce(service: Service, exchange: Exchange, requests: Sequence[Request], 
     origin = Origin(name_of(requests), exchange.path, exchange.tenant.name, exchange.id)
     service.recent.came(origin, also)
     if service.traces is not None:
-        service.traces.came(origin, requests, exchange.headers)
+        trace = service.traces.came(origin, requests, exchange.headers)
+        in_trace(f"{trace.trace_id:032x}" if trace.sampled else "")
     service.journal.came(requests, service.tokenizer.decode)
 
 

@@ -78,7 +78,8 @@ async def _fail(exchange: Exchange, wire: Wire, error: ApiError) -> None:
     if not exchange.status:
         raise error
     exchange.error = error
-    log.warning("%s ended with an error after its first tokens: %s", exchange.id, error.message)
+    why = error.message if error.status >= 500 else error.code  # what is the client's fault may be told in its words
+    log.warning("%s ended with an error after its first tokens: %s", exchange.id, why)
     with contextlib.suppress(TimeoutError):  # of a client that reads nothing: its connection is closed without words
         await asyncio.wait_for(exchange.write(wire.failed(error), more=False), LAST_WORDS_S)
 
