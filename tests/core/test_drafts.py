@@ -114,7 +114,15 @@ def test_guesses_change_nothing_but_the_number_of_steps():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    "changes", [{}, {"frequency_penalty": 0.5}, {"min_tokens": 9}, {"stop_token_ids": (0,)}, {"n": 3}]
+    "changes",
+    [
+        {},
+        {"frequency_penalty": 0.5},
+        {"min_tokens": 9},
+        {"stop_token_ids": (0,)},
+        {"bad_words_token_ids": ((0, 0, 1), (1, 1, 1, 1))},
+        {"n": 3},
+    ],
 )
 @pytest.mark.parametrize(
     "pool", [{}, {"num_blocks": 9}, {"max_num_batched_tokens": 3}, {"windows": (None, 3), "num_blocks": 24}]

@@ -1,6 +1,8 @@
 """How a choice ends: tokens, lengths, minimum lengths, cancellation in every state, failed works and failed steps."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.core.events import Finished, Preempted, Stepped
 from octavo.core.plan import StepResult, WorkResult
@@ -65,6 +67,24 @@ def test_stop_tokens_are_banned_until_min_tokens(min_tokens: int, ignore_eos: bo
     tokens = replica.outcomes["r"].ids()
     assert len(tokens) > min_tokens or len(tokens) == 12
     assert not set(tokens[:min_tokens]) & set(stops[:5])
+
+
+bad_words = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), max_size=6).map(tuple)
+
+
+@given(bad_words, st.integers(0, 3))
+def test_bad_words_are_never_generated_whole(words: tuple[tuple[int, ...], ...], min_tokens: int) -> None:
+    """Their last token is banned just where the others came before it, of the answer alone; nothing else is."""
+    replica = Replica(limits(eos_token_ids=(0,)), alphabet=4)
+    replica.submit(request("r", [1, 2, 1, 2], max_tokens=16, min_tokens=min_tokens, bad_words_token_ids=words))
+    replica.run()
+    outcome = replica.outcomes["r"]
+    tokens = outcome.ids()
+    for index, sample in enumerate(work.samples[0] for plan in replica.plans for work in plan.work):
+        due = {word[-1] for word in words if (*tokens[:index], word[-1])[-len(word) :] == word}
+        assert set(sample.banned) == due | ({0} if index < min_tokens else set())
+    assert not [word for word in words for end in range(len(tokens) + 1) if tuple(tokens[:end][-len(word) :]) == word]
+    assert outcome.reasons() in ([FinishReason.LENGTH], [FinishReason.STOP], [FinishReason.ERROR])
 
 
 def cancelled_in(state: str) -> Replica:

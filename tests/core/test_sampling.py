@@ -65,6 +65,11 @@ def test_values_are_stored_in_one_form():
         {"stop": ["x" * 512] * 8 + ["y"]},
         {"logit_bias": {1: 101}},
         {"allowed_token_ids": []},
+        {"bad_words": [""]},
+        {"bad_words": ["x"] * 1025},
+        {"bad_words": ["x" * 512] * 8 + ["y"]},
+        {"bad_words_token_ids": [[1], []]},
+        {"bad_words": ["x"], "use_beam_search": True},
     ],
     ids=lambda fields: next(iter(fields)),
 )
@@ -90,6 +95,12 @@ def test_token_ids_are_in_the_vocabulary(name, token):
     with pytest.raises(ParameterError, match=f"{name} .* 99, got {token}"):
         check_token_ids(SamplingParams(**{name: ids}), vocab_size=100)
     check_token_ids(SamplingParams(**{name: {99: 1.0} if name == "logit_bias" else [99]}), vocab_size=100)
+
+
+def test_ids_of_bad_words_are_in_the_vocabulary():
+    with pytest.raises(ParameterError, match=r"bad_words_token_ids .* 99, got 100"):
+        check_token_ids(SamplingParams(bad_words_token_ids=[[5], [6, 100]]), vocab_size=100)
+    assert SamplingParams(bad_words_token_ids=[[5, 6]]).bad_words_token_ids == ((5, 6),)
 
 
 LISTS = ["stop", "stop_token_ids", "allowed_token_ids", "logit_bias"]

@@ -289,6 +289,7 @@ GENERATION: Mapping[str, Effect] = {
     "min_tokens": Effect(5, lambda late, ended: (late.num_tokens, ended.num_tokens) == (6, 1), ENDING),
     "logit_bias": Effect({"100": 100}, text(lambda biased, free: biased == SPELLED[0] * 8 != free)),
     "allowed_token_ids": Effect([100, 101], text(lambda some, free: set(some) <= set(SPELLED[:2]) and some != free)),
+    "bad_words": Effect(["dd"], text(lambda kept, free: "dd" not in kept and "dd" in free), LETTERS),
     "skip_special_tokens": Effect(False, text(lambda shown, hidden: shown == "<|im_end|>" * 8 and not hidden), HIDDEN),
     "structured_outputs": form({"json": YES_OR_NO}, is_yes_or_no),
     "structured_outputs.json": form({"json": YES_OR_NO}, is_yes_or_no),

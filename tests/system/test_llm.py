@@ -107,6 +107,13 @@ def test_a_stop_string_ends_the_answer(llm, include):
     assert len(choice.token_ids) < 40
 
 
+def test_a_bad_word_does_not_come(llm):
+    whole = text_of(llm, SEA, SamplingParams(temperature=0, max_tokens=40))
+    word = whole.split()[3]
+    kept = text_of(llm, SEA, SamplingParams(temperature=0, max_tokens=40, bad_words=[word]))
+    assert word not in kept.split() and kept.startswith(whole[: whole.index(word)].rstrip())
+
+
 def test_a_stop_string_ends_its_choice_only_and_the_engine_computes_it_no_more(llm):
     params = {"n": 2, "temperature": 1.0, "seed": 7, "max_tokens": 40, "ignore_eos": True}
     first, second = ask(llm, SEA, SamplingParams(**params))[0].outputs

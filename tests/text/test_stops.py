@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.core.sampling import MAX_STOPS_CHARS, SamplingParams
+from octavo.core.sampling import MAX_TEXTS_CHARS, SamplingParams
 from octavo.text.stops import StopStrings, stop_strings
 
 _LETTERS = "ab"
@@ -81,4 +81,4 @@ def test_what_is_kept_of_stop_strings_that_a_client_may_send_is_bounded() -> Non
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < 16 * MAX_STOPS_CHARS * 500
+    assert kept < 16 * MAX_TEXTS_CHARS * 500

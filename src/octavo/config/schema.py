@@ -412,6 +412,7 @@ class LimitsConfig:
     max_choices: int = option(4096, help="choices in one answer: prompts times n", at_least=1, at_most=2**20)
     max_messages: int = option(10_000, help="messages in one conversation", at_least=1, at_most=2**20)
     max_stop_strings: int = option(64, help="stop strings in one request", at_least=0, at_most=1024)
+    max_bad_words: int = option(128, help="bad words in one request", at_least=0, at_most=1024)
     max_logit_bias: int | None = option(
         None, help="entries of logit_bias in one request", at_least=0, none_means="as many as the vocabulary has tokens"
     )

@@ -271,13 +271,23 @@ class Choice:
     def _sample(self, index: int, ahead: tuple[TokenId, ...] = ()) -> Sample:
         """The next draw; or, behind guesses `ahead`, the one that follows where they are right."""
         num_generated = len(self.tokens) - self.prompt_len + len(ahead)
-        banned = self._banned if num_generated < self._min_tokens else ()
+        early = num_generated < self._min_tokens
+        banned = self._banned if early else ()
+        if self.params.bad_words_token_ids:
+            banned = (*banned, *self._last_of_bad(ahead))
         if self._plain:
             return Sample(self.params, self._seed, index, num_generated, banned)
         prompt = self.request.prompt if self.params.repetition_penalty != 1 else ()
         generated = (*self.tokens[self.prompt_len :], *ahead) if self.params.penalised else ()
-        mask = None if self.guide is None else self.guide.mask(() if banned else self._banned)
+        mask = None if self.guide is None else self.guide.mask(() if early else self._banned)
         return Sample(self.params, self._seed, index, num_generated, banned, prompt, generated, mask)
+
+    def _last_of_bad(self, ahead: tuple[TokenId, ...]) -> list[TokenId]:
+        """The last ids of bad words whose others were just generated."""
+        words = self.params.bad_words_token_ids
+        longest = max(map(len, words))
+        tail = (*self.tokens[max(self.prompt_len, len(self.tokens) - longest) :], *ahead)
+        return [ids[-1] for ids in words if len(ids) == 1 or tail[1 - len(ids) :] == ids[:-1]]
 
     def _targets(self, start: int, end: int) -> tuple[TokenId, ...]:
         """The prompt tokens that the logits of this chunk are to be asked for: none of them a second time."""

@@ -25,14 +25,15 @@ __all__ = [
 MAX_LOGPROBS = 128
 MAX_CHOICES = 128
 MAX_STOPS = 1024
+MAX_BAD_WORDS = 1024
 MAX_BIAS = 100
 _PAIRS: tuple[type[Any], ...] = (tuple, list)
 _MAPPINGS: tuple[type[Any], ...] = (Mapping,)
 _NO_LISTS: tuple[type[Any], ...] = (str, bytes, Mapping)
 MAX_LENGTH_PENALTY = 10
 EarlyStopping = bool | Literal["never"]
-MAX_STOP_CHARS, MAX_STOPS_CHARS = 1_000, 4_096
-"""Of one stop string, and of all of them: looking for them takes some hundred bytes for each character."""
+MAX_TEXT_CHARS, MAX_TEXTS_CHARS = 1_000, 4_096
+"""Of one stop string or bad word, and of all: looking for stop strings takes some hundred bytes for each character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,10 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = field(default=())
     allowed_token_ids: tuple[int, ...] | None = None
     """None: all of the vocabulary."""
+    bad_words: tuple[str, ...] = ()
+    """Texts that are not generated. Whoever has a tokenizer makes `bad_words_token_ids` of them; an engine has none."""
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Sequences that are not generated whole: the last id of one is not drawn after the others."""
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutput | None = None
     """The form that the text must have. Takes a StructuredOutputsParams too."""
@@ -94,6 +99,11 @@ class SamplingParams:
             "logit_bias": _canonical_bias(self.logit_bias),
             "top_k": 0 if self.top_k == -1 else self.top_k,
             "allowed_token_ids": _sorted_ids("allowed_token_ids", self.allowed_token_ids),
+            "bad_words": _items("bad_words", self.bad_words, "strings"),
+            "bad_words_token_ids": tuple(
+                _token_ids("bad_words_token_ids", ids)
+                for ids in _items("bad_words_token_ids", self.bad_words_token_ids, "lists of token ids")
+            ),
             "structured_outputs": _structured(self.structured_outputs),
         }
         for name, value in canonical.items():
@@ -243,11 +253,11 @@ def _check(params: SamplingParams) -> None:
             raise ParameterError(name, getattr(params, name), str(bounds))
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise ParameterError("min_tokens", params.min_tokens, f"at most max_tokens ({params.max_tokens})")
-    if len(params.stop) > MAX_STOPS:
-        raise ParameterError("stop", f"{len(params.stop)} strings", f"at most {MAX_STOPS} strings")
-    if not all(isinstance(text, str) and text for text in params.stop):
-        raise ParameterError("stop", params.stop, "non-empty strings")
-    _check_lengths([len(text) for text in params.stop])
+    _check_texts("stop", params.stop, MAX_STOPS)
+    _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS)
+    if not all(params.bad_words_token_ids) or len(params.bad_words_token_ids) > 2 * MAX_BAD_WORDS:
+        allowed = f"at most {2 * MAX_BAD_WORDS} lists that are not empty"
+        raise ParameterError("bad_words_token_ids", params.bad_words_token_ids, allowed)
     for name in _FLAGS:
         if not isinstance(getattr(params, name), bool):
             raise ParameterError(name, getattr(params, name), "true or false")
@@ -268,6 +278,8 @@ _NOT_OF_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "repetition_penalty": ((1,), "1"),
     "logit_bias": (((),), "empty"),
     "allowed_token_ids": ((None,), "null"),
+    "bad_words": (((),), "empty"),
+    "bad_words_token_ids": (((),), "empty"),
     "structured_outputs": ((None,), "null"),
 }
 """Field -> what it may be with one: a beam search draws nothing, and ranks answers by what the model itself says."""
@@ -289,12 +301,17 @@ def _check_choosing(params: SamplingParams) -> None:
                 raise ParameterError(name, getattr(params, name), f"{allowed} without use_beam_search")
 
 
-def _check_lengths(lengths: list[int]) -> None:
+def _check_texts(name: str, texts: tuple[Any, ...], most: int) -> None:
+    if len(texts) > most:
+        raise ParameterError(name, f"{len(texts)} strings", f"at most {most} strings")
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ParameterError(name, texts, "non-empty strings")
+    lengths = [len(text) for text in texts]
     longest, total = max(lengths, default=0), sum(lengths)
-    if longest > MAX_STOP_CHARS:
-        raise ParameterError("stop", f"one of {longest:,}", f"strings of at most {MAX_STOP_CHARS:,} characters each")
-    if total > MAX_STOPS_CHARS:
-        raise ParameterError("stop", f"{total:,}", f"strings of at most {MAX_STOPS_CHARS:,} characters together")
+    if longest > MAX_TEXT_CHARS:
+        raise ParameterError(name, f"one of {longest:,}", f"strings of at most {MAX_TEXT_CHARS:,} characters each")
+    if total > MAX_TEXTS_CHARS:
+        raise ParameterError(name, f"{total:,}", f"strings of at most {MAX_TEXTS_CHARS:,} characters together")
 
 
 def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
@@ -303,6 +320,7 @@ def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
         "stop_token_ids": params.stop_token_ids,
         "logit_bias": tuple(token for token, _ in params.logit_bias),
         "allowed_token_ids": params.allowed_token_ids or (),
+        "bad_words_token_ids": tuple(token for ids in params.bad_words_token_ids for token in ids),
     }
     for name, ids in named.items():
         for token in ids:

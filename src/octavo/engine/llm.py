@@ -175,9 +175,15 @@ class OfflineEngine:
 
     # -- steps of a run ----------------------------------------------------------------------------------------------
 
+    def _resolved(self, params: SamplingParams) -> SamplingParams:
+        """Raises ParameterError for a token id outside the vocabulary."""
+        from octavo.text.bad_words import resolved
+
+        check_token_ids(params, self._replica.facts.capacity.vocab_size)
+        return resolved(params, self._tokenizer)
+
     def _run(self, texts: Sequence[_Text], params: Sequence[SamplingParams], use_tqdm: bool) -> list[RequestOutput]:
-        for one in params:
-            check_token_ids(one, self._replica.facts.capacity.vocab_size)
+        params = [self._resolved(one) for one in params]
         self._try_structures({one.structured_outputs for one in params if one.structured_outputs is not None})
         with self._turn:
             self._check_open()

@@ -24,7 +24,6 @@ _OLDER = "functions are called as tools: see tools and tool_choice"
 
 NOT_YET: Mapping[str, Known] = {
     "typical_p": Known("typical sampling is not available", (1.0, 1)),
-    "bad_words": Known("it is not available yet: logit_bias with -100 bans single tokens", ([],)),
     "suffix": Known("the model has no fill-in-the-middle tokens", ("",)),
     "prompt_embeds": Known("prompts are text or token ids"),
     "guided_decoding_backend": Known("there is one backend", ("auto", "guidance", "llguidance")),

@@ -24,6 +24,7 @@ _COUNTED = {
     "input": "max_messages",
     "stop": "max_stop_strings",
     "stop_sequences": "max_stop_strings",
+    "bad_words": "max_bad_words",
     "logit_bias": "max_logit_bias",
 }
 """Fields that hold many of something -> the setting that says how many."""

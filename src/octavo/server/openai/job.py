@@ -22,6 +22,7 @@ from octavo.server.openai.schema import Sampling
 from octavo.server.recent import Origin
 from octavo.server.service import Service
 from octavo.server.tenancy import Spending
+from octavo.text.bad_words import resolved
 
 Sink = Callable[[Sequence[Delta]], Awaitable[None]]
 """Is given what one step adds: at most one delta for each choice."""
@@ -146,7 +147,10 @@ def make_job(
     whole, flag = context == capacity.max_model_len, service.context_flag(exchange.tenant)
     limits = [asked.limit(len(prompt.ids), context, param, strict=strict, flag=flag) for prompt in prompts]
     eos = service.tokenizer.eos_token_ids
-    params = {limit: sampling_params(body, limit, capacity.vocab_size, eos, scores, structure) for limit in set(limits)}
+    checked = {
+        limit: sampling_params(body, limit, capacity.vocab_size, eos, scores, structure) for limit in set(limits)
+    }
+    params = {limit: resolved(each, service.tokenizer) for limit, each in checked.items()}
     if whole and asked.max_tokens is None:  # as far as context and pool go: the engine knows
         params = {limit: replace(each, max_tokens=None) for limit, each in params.items()}
     seed = service.seed(body.seed)

@@ -76,6 +76,7 @@ _SAME = (
     "ignore_eos",
     "logit_bias",
     "allowed_token_ids",
+    "bad_words",
     "skip_special_tokens",
 )
 """Fields that SamplingParams has under the same name and with the same meaning."""

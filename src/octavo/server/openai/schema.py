@@ -113,6 +113,7 @@ class FirstOnly(FailFast):
 
 ShortText = Annotated[str, StringConstraints(max_length=128)]
 Ids = Annotated[list[int], FirstOnly()]
+Words = Annotated[list[str], FirstOnly()]
 Objects = Annotated[list[dict[str, Any]], FirstOnly()]
 Prompts = Annotated[list[str] | list[list[int]], PlainValidator(prompts), WithJsonSchema(PROMPT_SCHEMA)]
 
@@ -335,6 +336,11 @@ class Generation(Body):
         {},
     )
     allowed_token_ids: Ids | None = sampled("allowed_token_ids", "Sample from these tokens only.", "all tokens")
+    bad_words: Words | None = sampled(
+        "bad_words",
+        "Words that are not generated as they are spelled at the beginning and behind a space: at most "
+        "--max-bad-words. Not with use_beam_search.",
+    )
     skip_special_tokens: bool | None = sampled("skip_special_tokens", "Leave control tokens out of the text.")
     structured_outputs: StructuredOutputs | None = optional("The form that the answer has, vLLM's way.")
     stream: bool | None = optional("Send server-sent events as the tokens come.", False)
@@ -369,7 +375,7 @@ class Sampling(Generation):
         "use_beam_search",
         "Search for the most likely answers instead of drawing: n of best_of beams, best first, all at once when they "
         "are known, in a stream too. Stop strings cut the answers that were found. Not with temperature (but 0 or 1), "
-        "top_p, top_k, min_p, penalties, logit_bias, allowed_token_ids, or a form of the answer.",
+        "top_p, top_k, min_p, penalties, logit_bias, allowed_token_ids, bad_words, or a form of the answer.",
     )
     length_penalty: float | None = sampled(
         "length_penalty",
