@@ -1,14 +1,12 @@
 """Processes that die, and steps that fail, in a server as its users start it."""
 
 import os
-import re
 import select
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
 
@@ -39,26 +37,6 @@ def test_a_killed_engine_ends_streams_and_server(default_model: Path) -> None:
             list(answer)
         assert server.process.wait(EXIT_S) == 1
         assert "SIGKILL" in server.words()
-
-
-def test_a_killed_engine_is_replaced_where_that_is_asked_for(default_model: Path) -> None:
-    """Whoever waits is told, who comes meanwhile is told when to come back, and the next one is served."""
-    with serving(str(default_model), *SMALL, "--on-engine-failure", "restart") as server, server.client() as client:
-        answer = iter(stream(server, 400))
-        next(answer)
-        os.kill(child_of(server, b"engine"), signal.SIGKILL)
-        with pytest.raises(openai.APIError, match="SIGKILL"):
-            list(answer)
-        meanwhile = httpx.post(f"{server.url}/v1/completions", json={"prompt": "The sea", "max_tokens": 1})
-        assert meanwhile.status_code == 200 or meanwhile.headers["retry-after"]
-        while httpx.get(f"{server.url}/health/ready").status_code != 200:
-            assert httpx.get(f"{server.url}/health").status_code in (200, 503)
-        assert client.completions.create(model=MODEL, prompt="The sea", max_tokens=3).choices[0].text
-        text = httpx.get(f"{server.url}/metrics").text
-        assert "\nvllm:num_requests_running{" in text and not re.search(r"num_requests_running\{.*\} [1-9]", text)
-        server.process.terminate()
-        assert server.process.wait(EXIT_S) == 0
-        assert server.words().count("another one is started") == 1
 
 
 CHOICE = {"structured_outputs": {"choice": ["yes", "no"]}}

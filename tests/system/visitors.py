@@ -243,9 +243,10 @@ async def following(visit: Visit) -> None:
         visit.book.statuses["/octavo/v1/events", response.status_code] += 1
         last = -1
         async for line in response.aiter_lines():
-            if line.startswith("id: "):
-                assert int(line[4:]) > last
-                last, enough = int(line[4:]), enough - 1
+            if line.startswith("data: "):
+                seq = json.loads(line.removeprefix("data: "))["seq"]
+                assert seq > last
+                last, enough = seq, enough - 1
             if enough < 0 or visit.stop.is_set():
                 break
 
