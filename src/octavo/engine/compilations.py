@@ -10,6 +10,7 @@ from octavo.core.ports import Guide
 from octavo.core.structured import StructuredOutput
 from octavo.core.types import RequestId
 from octavo.engine.clock import Clock, now
+from octavo.engine.heap import give_back
 
 log = logging.getLogger(__name__)
 
@@ -69,15 +70,20 @@ class Compilations:
         return [outcome for outcome in outcomes if self._due.pop(outcome[0], None) is not None]
 
     def _work(self) -> None:
-        """Compiles what there is to do, and ends."""
-        while True:
-            with self._lock:
-                if not self._todo:
-                    self._num_threads -= 1
-                    return
-                request_id, output = self._todo.popleft()
+        """Compiles what there is to do, gives back what that took for a moment, and ends."""
+        while (todo := self._next()) is not None:
+            request_id, output = todo
             if request_id in self._due:
                 self._done.put((request_id, self._outcome(output)))
+        give_back()
+
+    def _next(self) -> tuple[RequestId, StructuredOutput] | None:
+        """None, and this thread is none of ours any more, where there is nothing to do."""
+        with self._lock:
+            if self._todo:
+                return self._todo.popleft()
+            self._num_threads -= 1
+            return None
 
     def _outcome(self, output: StructuredOutput) -> Guide | str:
         try:

@@ -8,6 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Any
 from zlib import crc32
 
@@ -19,14 +20,13 @@ from octavo.core.scheduler import BAD_STRUCTURE, Scheduler
 from octavo.core.throttle import Throttle
 from octavo.core.tiers import Report
 from octavo.core.types import BlockId, FinishReason, RequestId
-from octavo.engine.asks import Ask, ExplainPrefix, TakeSnapshot
+from octavo.engine.asks import AddPin, Ask, ExplainPrefix, TakeSnapshot
 
 MOST_BYTES = 16 << 20
-"""About so much is remembered: with 64 choices in each step some 4,000 steps."""
+"""So much is remembered: with 64 choices in each step some 3,000 steps."""
 ROW = 7
 """Numbers that a work is remembered by: its request's number, its choice, where it starts, its tokens, its blocks, a
 checksum of their ids, its samples."""
-_ENTRY_BYTES = 200
 _MOST_NAMES = 4096
 """Of requests that are over, as many are known by name before they are forgotten together."""
 
@@ -151,21 +151,55 @@ Entry = (
 )
 
 
+_ENTRY_BYTES = 200
+_PLANNED_BYTES, _COMMITTED_BYTES, _REQUEST_BYTES = 400, 600, 1000
+"""With nothing in them; a request as it comes over the wire."""
+_ID_BYTES, _PAIR_BYTES, _RANKED_BYTES = 40, 150, 300
+"""A token id in a tuple; an id with what belongs to it; a token with its rank and logprob."""
+
+
+def bytes_of(entry: Entry) -> int:
+    """The memory that an entry takes, about: each is its only owner, once its request is over."""
+    match entry:
+        case Submitted(request=request):
+            return bytes_of_request(request)
+        case Planned(rows=rows, forks=forks):
+            return _PLANNED_BYTES + 8 * len(rows or ()) + _PAIR_BYTES * len(forks)
+        case Committed(tokens=tokens, num_tokens=numbers, ranked=ranked, errors=errors):
+            taken = _PAIR_BYTES * len(errors) + _RANKED_BYTES * sum(map(len, ranked.values()))
+            return _COMMITTED_BYTES + 4 * (len(tokens) + len(numbers)) + taken
+        case Quiet(lengths=lengths):
+            return _ENTRY_BYTES + _PAIR_BYTES * len(lengths)
+        case Asked(ask=AddPin(wish=wish)):
+            return _ENTRY_BYTES + _ID_BYTES * len(wish.tokens)
+        case _:
+            return _ENTRY_BYTES
+
+
+def bytes_of_request(request: Request) -> int:
+    params, form = request.params, request.params.structured_outputs
+    num_ids = len(request.prompt) + len(params.stop_token_ids) + len(params.allowed_token_ids or ())
+    texts = (*params.stop, *((form.text,) if form else ()))
+    return _REQUEST_BYTES + _ID_BYTES * num_ids + _PAIR_BYTES * len(params.logit_bias) + sum(map(getsizeof, texts))
+
+
 class Record:
     """Entries, the oldest first, and whether they go back to the start."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._entries: deque[tuple[Entry, int]] = deque()
         self._most_bytes = most_bytes
-        self._num_bytes = 0
+        self.num_bytes = 0
+        """Of memory, or a little less than that."""
         self.num_lost = 0
 
-    def add(self, entry: Entry, num_bytes: int = 0) -> None:
-        self._entries.append((entry, num_bytes + _ENTRY_BYTES))
-        self._num_bytes += num_bytes + _ENTRY_BYTES
-        while self._num_bytes > self._most_bytes:
+    def add(self, entry: Entry) -> None:
+        num_bytes = bytes_of(entry)
+        self._entries.append((entry, num_bytes))
+        self.num_bytes += num_bytes
+        while self.num_bytes > self._most_bytes:
             _, dropped = self._entries.popleft()
-            self._num_bytes -= dropped
+            self.num_bytes -= dropped
             self.num_lost += 1
 
     @property
@@ -197,7 +231,7 @@ class RecordedScheduler(Scheduler):
             self._forget_those_who_left()
         self._last_number += 1
         self._numbers[request.request_id] = self._last_number
-        self.record.add(Submitted(now, request, self._last_number), 8 * len(request.prompt))
+        self.record.add(Submitted(now, request, self._last_number))
         if request.params.structured_outputs is not None:
             self._with_form.add(request.request_id)
         return super().submit(request, now)
@@ -250,12 +284,12 @@ class RecordedScheduler(Scheduler):
             self._planning = False
         entry.step, entry.num_copies = plan.step, len(plan.copies)
         entry.rows, entry.forks = self._rows(plan.work), forks_of(plan)
-        self.record.add(entry, 8 * len(entry.rows))
+        self.record.add(entry)
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> tuple[Event, ...]:
         entry = committed(plan, result, now)
-        self.record.add(entry, 4 * (len(entry.tokens) + len(entry.num_tokens)))
+        self.record.add(entry)
         events = super().commit(plan, result, now)
         if self._with_form:
             entry.formed = self._formed(events)

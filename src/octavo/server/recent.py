@@ -24,7 +24,7 @@ from octavo.server.window import Window
 
 MOST_OVER = 1000
 """Requests to the engine that are over and still remembered."""
-MOST_NAMES = 8192
+MOST_NAMES = 4096
 """Ids of HTTP requests that are remembered."""
 MOST_EVENTS = 100
 """Of one request to the engine; of what comes between, only the number is kept."""
