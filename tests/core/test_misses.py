@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.core.misses import History, Miss, MissReason
+from octavo.core.misses import LEAST_EVICTED, MOST_EVICTED, History, Miss, MissReason, history_of
 from octavo.core.siblings import num_common
 from tests.core.replica import Replica, limits, request
 from tests.core.test_allocator import Arena
@@ -180,3 +180,11 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(100):
         history.note_namespace("tenant", bytes([number]))
     assert history.namespaces("tenant") == tuple(bytes([number]) for number in range(68, 100))
+
+
+@pytest.mark.parametrize(("num_blocks", "most"), [(8, LEAST_EVICTED), (1000, 4000), (10**6, MOST_EVICTED)])
+def test_how_much_is_remembered_goes_by_the_pool(num_blocks: int, most: int) -> None:
+    history = history_of(num_blocks)
+    for number in range(most + 1):
+        history.note_evicted(number.to_bytes(4), float(number))
+    assert history.evicted_at((0).to_bytes(4)) is None and history.evicted_at((1).to_bytes(4)) == 1.0

@@ -10,7 +10,7 @@ from octavo.core.eviction import NewEviction
 from octavo.core.groups import KvGroups
 from octavo.core.hashing import BlockHash, KeyChain, new_chain
 from octavo.core.lease import Lease
-from octavo.core.misses import History, Miss, MissReason, Sought, why_missed
+from octavo.core.misses import Miss, MissReason, Sought, history_of, why_missed
 from octavo.core.pins import Pin, PinOutcome, Pins, PinWish
 from octavo.core.plan import Transfers
 from octavo.core.pool import BlockPool
@@ -79,7 +79,7 @@ class KvCache:
         self.pool = BlockPool(limits.num_blocks, eviction)
         self.index = PrefixIndex(self.groups)
         self.claims = Claims(limits.block_size)
-        self.history = History()
+        self.history = history_of(limits.num_blocks)
         self.pins = Pins()
         self.tier = tier
         self.queries = self.hits = self.tier_hits = 0

@@ -10,8 +10,9 @@ from octavo.core.hashing import KeyChain
 from octavo.core.prefix import CachedBlock, PrefixIndex
 from octavo.core.types import TokenId
 
-MOST_EVICTED = 65_536
-"""Keys of evicted blocks that are remembered: some 10 MB."""
+LEAST_EVICTED, MOST_EVICTED = 1024, 65_536
+"""Keys of evicted blocks that are remembered, depending on the pool: some 280 bytes for each."""
+POOLS_EVICTED = 4
 MOST_NAMESPACES = 32
 """Namespaces of one tenant that are looked into for the same prompt."""
 MOST_TENANTS = 1024
@@ -69,7 +70,7 @@ class History:
 
     __slots__ = ("_evicted", "_most", "_roots")
 
-    def __init__(self, most_evicted: int = MOST_EVICTED) -> None:
+    def __init__(self, most_evicted: int) -> None:
         self._most = most_evicted
         self._evicted: OrderedDict[bytes, float] = OrderedDict()
         self._roots: OrderedDict[str, OrderedDict[bytes, None]] = OrderedDict()
@@ -90,6 +91,11 @@ class History:
     def namespaces(self, tenant: str) -> tuple[bytes, ...]:
         """The roots of this tenant's namespaces, the one used last at the end."""
         return tuple(self._roots.get(tenant, ()))
+
+
+def history_of(num_blocks: int) -> History:
+    """One that goes back as far as a pool of so many blocks has been filled anew a few times: it is full soon."""
+    return History(min(MOST_EVICTED, max(LEAST_EVICTED, POOLS_EVICTED * num_blocks)))
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V, most: int) -> None:
