@@ -13,7 +13,7 @@ from octavo.server.state_shapes import Ended, Moment, StoryShown
 from octavo.server.telling import miss_told, waits_told
 
 WAITS = {
-    "step": "for the step in progress to end",
+    "step": "for the next step to be planned",
     "seqs": "for a slot (--max-num-seqs)",
     "blocks": "for KV blocks (--num-blocks, --kv-cache-memory-bytes)",
     "tokens": "for tokens of a step (--max-num-batched-tokens)",

@@ -140,7 +140,9 @@ def check_concurrency(facts: Facts) -> Finding:
     if peak is not None and peak > limit:
         replicas = math.ceil(peak / limit)
         text = f"{peak} requests at once are expected, and {limit} run (--max-num-seqs): {peak - limit} would wait"
-        return Finding(State.WARNING, text, (f"raise --max-num-seqs, as far as the KV cache goes, or run {replicas}",))
+        return Finding(
+            State.WARNING, text, (f"raise --max-num-seqs, as far as the KV cache goes, or run {replicas} replicas",)
+        )
     if load["lacks"].get("seqs"):
         text = f"{load['lacks']['seqs']} wait for one of {limit} slots now (--max-num-seqs)"
         return Finding(State.WARNING, text, ("raise it, as far as the KV cache goes, or run more replicas",))
