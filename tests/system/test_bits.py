@@ -210,3 +210,19 @@ def test_other_number_formats(default_model, dtype, kv_cache_dtype):
     turns = [[*others(5), *asked(size_for(isa))]]
     got, _ = result(default_model, isa, turns, max_num_batched_tokens=17, num_threads=2, **options)
     assert got == each_alone(default_model, isa, **options)
+
+
+def test_an_int8_cache_swapped_copied_and_hit(default_model):
+    """Blocks carry their scales along: out to main memory and back, into a copy, and over to the next request."""
+    isa, size = ISAS[0], size_for(ISAS[0])
+    alone = each_alone(default_model, isa, kv_cache_dtype="int8")
+    company = others(1, length=size.other_length, new=2 * size.new)
+    sizes = {"num_blocks": size.tight_blocks, "max_model_len": 16 * size.tight_blocks, "block_manager": "v1"}
+    options = {"kv_cache_dtype": "int8", "kv_offload_bytes": 64 << 20}
+    got, events = result(default_model, isa, [[*company, *asked(size)]], **sizes, **options)
+    assert got == alone and any(isinstance(event, Preempted) and event.tokens_swapped for event in events)
+    with replica(default_model, isa, **options) as built:
+        common = size.length - 2
+        play(built, [replace(one, prompt=(*one.prompt[:common], *range(50, 70))) for one in asked(size, "before")])
+        in_part = play(built, asked(size))
+    assert answers(in_part, size) == alone and min(hits(in_part)) >= common // 16 * 16
