@@ -215,6 +215,26 @@ COMMANDS: dict[str, Command] = {
             *_VISIT,
         ),
     ),
+    "profile": Command(
+        help="say where a step's time goes, beside what this machine could do",
+        run="octavo.tools.profile:main",
+        sections=COMPUTE,
+        without=frozenset({"seed", "served_model_name"}),
+        arguments=(
+            _argument(
+                "subject", metavar="SUBJECT", choices=("step",), help="step: the steps of prompts, and of decode"
+            ),
+            _MODEL_ARGUMENT,
+            _argument("--batch", type=int, default=1, metavar="B", help="requests at once; default: 1"),
+            _argument("--prompt-len", type=int, default=256, metavar="P", help="tokens of a prompt; default: 256"),
+            _argument(
+                "--context", type=int, metavar="N", help="tokens before the first decode step; default: the prompt's"
+            ),
+            _argument("--steps", type=int, default=32, metavar="K", help="decode steps; default: 32"),
+            _argument("--trace", metavar="FILE", help="write a trace that Perfetto and Chrome open"),
+            _JSON,
+        ),
+    ),
     "replay": Command(
         help="make the plans of a dump again, and say what differs first",
         run="octavo.tools.replay:main",
@@ -305,6 +325,7 @@ _EXPECTED = {
     "octavo.tools.explain": "NothingToExplain",
     "octavo.tools.partner": "AnswerRefused",
     "octavo.tools.perplexity": "NoText",
+    "octavo.tools.profile": "NothingToProfile",
     "octavo.tools.replay": "NoReplay",
     "octavo.tools.terminal": "NotText",
 }

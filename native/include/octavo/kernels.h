@@ -134,6 +134,9 @@ struct Kernels {
                          Alternative* alternatives);
   SampleStatus (*score)(const float* logits, int vocab, const ScoreSpec& spec, SampleScratch& scratch, Scored* scored,
                         Alternative* alternatives);
+  // limits.h: reads memory in order; computes dot products from registers, and returns how many operations that were
+  float (*read_all)(const uint8_t* data, size_t size);
+  double (*spin_dots)(WeightKind kind, int rounds, float* result);
 };
 
 // Kernel sets in order of preference, each with what it asks of the machine.

@@ -14,6 +14,7 @@ struct Stage {
   int count;
   void* context;
   void (*run)(void* context, int tile, int thread);
+  int tag = 0;  // for whoever made it
 };
 
 // Runs stages one after the other, each one's tiles on all threads.
@@ -28,8 +29,9 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
-  // One call at a time. `run` functions must not throw.
-  void run(const Stage* stages, int num_stages);
+  // One call at a time. `run` functions must not throw. Where `ends_s` is given, it gets the time at which each stage
+  // was over.
+  void run(const Stage* stages, int num_stages, double* ends_s = nullptr);
   // f(item, thread) for each item.
   void each(int count, const std::function<void(int, int)>& f);
 
@@ -37,7 +39,7 @@ class Pool {
   struct alignas(64) Progress {
     std::atomic<int> next{0}, done{0};
   };
-  void work(int thread);
+  void work(int thread, double* ends_s);
   void worker(int thread);
 
   std::vector<std::thread> threads_;

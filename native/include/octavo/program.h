@@ -9,6 +9,7 @@
 #include "octavo/formats.h"
 #include "octavo/kernels.h"
 #include "octavo/pool.h"
+#include "octavo/trace.h"
 
 namespace octavo {
 
@@ -66,8 +67,8 @@ class Program {
   void allocate(KvType type, int num_blocks, int block_size);
 
   // Throws std::invalid_argument for a step that is not inside the cache, the vocabulary or its own arrays; nothing was
-  // written then. One call at a time.
-  void run(const Step& step);
+  // written then. One call at a time. Where `trace` is given, it gets a span for each stage.
+  void run(const Step& step, Trace* trace = nullptr);
 
   // One block's KV of all layers of a group, layer after layer; as many as the largest group has. Between steps only;
   // throws std::invalid_argument for a block that is outside the pool, or bytes that are not `block_bytes()`.
@@ -133,6 +134,16 @@ class Program {
   void run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job);
   void run_sums(const Step& step, int first_row, int last_row);
 
+  // Tracing: spans follow one another without gaps.
+  void mark(Part part, Cost cost);
+  void mark_layers();
+  Cost cost_of(Part part, const Op& op) const;
+  Cost attend_cost(const Op& op) const;
+  Cost prepare_cost(const Weight& w, const float* norm, double rows) const;
+  Cost matmul_cost(const Weight& w, double rows, double columns, Epilogue epilogue) const;
+  Cost sum_cost(double rows) const;
+  Cost sample_cost(int num_jobs) const;
+
   template <void (Program::*kMethod)(const Op&, int, int)>
   static void run_op(void* context, int index, int thread);
   void run_embed(const Op& op, int tile, int thread);
@@ -189,6 +200,9 @@ class Program {
   const SampleBatch* batch_ = nullptr;
   int first_logit_ = 0, first_job_ = 0;
   Timings timings_{};
+  Trace* trace_ = nullptr;  // of the current run, where it is wanted
+  double marked_s_ = 0;     // when the last span ended
+  std::vector<double> stage_ends_;
 };
 
 }  // namespace octavo

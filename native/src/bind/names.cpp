@@ -26,6 +26,11 @@ WeightKind weight_kind_named(const std::string& name) {
       name, {{"q4", WeightKind::q4}, {"q8", WeightKind::q8}, {"bf16", WeightKind::bf16}, {"f32", WeightKind::f32}});
 }
 
+const char* name_of(WeightKind kind) {
+  constexpr const char* kNames[] = {"q4", "q8", "bf16", "f32"};
+  return kNames[static_cast<int>(kind)];
+}
+
 KvType kv_type_named(const std::string& name) {
   return one_of<KvType>(
       name, {{"float32", KvType::f32}, {"bfloat16", KvType::bf16}, {"float16", KvType::f16}, {"int8", KvType::int8}});

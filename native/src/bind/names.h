@@ -7,6 +7,7 @@
 namespace octavo {
 const Kernels& kernels_or_throw(const std::string& isa);
 WeightKind weight_kind_named(const std::string& name);
+const char* name_of(WeightKind kind);
 KvType kv_type_named(const std::string& name);
 Epilogue epilogue_named(const std::string& name);
 }  // namespace octavo

@@ -16,6 +16,7 @@
 
 #include "names.h"
 #include "octavo/formats.h"
+#include "octavo/limits.h"
 #include "program.h"
 #include "sample.h"
 
@@ -61,7 +62,7 @@ void pack(PackedWeight& weight, Pool& pool, const nb::object& raw, const std::st
 nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, Ints block_ids, Ints block_offsets,
               Ints copies, Ints logit_rows, const Bytes& jobs, const TokenIds& ids, const Values& values,
               const Bytes& masks, const MutableBytes& scored, const MutableBytes& alternatives, Ints sum_rows,
-              const Sums& sums) {
+              const Sums& sums, Trace* trace) {
   if (copies.size() % 2) throw std::invalid_argument("copies come in pairs of source and target");
   const Step step{span_of(tokens),
                   span_of(starts),
@@ -76,10 +77,31 @@ nb::tuple run(OwnedProgram& owned, Ints tokens, Ints starts, Ints row_offsets, I
                   {sums.data(), sums.size()}};
   {
     nb::gil_scoped_release unlocked;
-    owned.program.run(step);
+    owned.program.run(step, trace);
   }
   const Program::Timings& t = owned.program.timings();
   return nb::make_tuple(t.layers, t.head, t.sample);
+}
+
+nb::list spans_of(const Trace& trace) {
+  nb::list out;
+  for (const Span& s : trace.spans)
+    out.append(nb::make_tuple(kPartNames[static_cast<int>(s.part)], s.op, s.rows, s.began_s, s.ended_s, s.cost.streamed,
+                              s.cost.read, s.cost.written, s.cost.operations));
+  return out;
+}
+
+double measure_bandwidth(const std::string& isa, Pool& pool, size_t num_bytes, double seconds) {
+  const Kernels& set = kernels_or_throw(isa);
+  nb::gil_scoped_release unlocked;
+  return read_bandwidth(set, pool, num_bytes, seconds);
+}
+
+double measure_peak(const std::string& isa, Pool& pool, const std::string& kind, double seconds) {
+  const Kernels& set = kernels_or_throw(isa);
+  const WeightKind parsed = weight_kind_named(kind);
+  nb::gil_scoped_release unlocked;
+  return peak_operations(set, pool, parsed, seconds);
 }
 
 }  // namespace
@@ -100,6 +122,7 @@ void bind_program(nb::module_& m) {
           nb::arg("arena"), nb::arg("kind"), nb::arg("affine"), nb::arg("n"), nb::arg("k"), nb::keep_alive<1, 2>())
       .def("pack", &pack, nb::arg("pool"), nb::arg("raw"), nb::arg("format"), nb::arg("rows"),
            nb::arg("first_panel") = 0, nb::arg("panel_step") = 1)
+      .def_prop_ro("kind", [](const PackedWeight& weight) { return name_of(weight.view().kind); })
       .def_prop_ro("num_bytes", &PackedWeight::size);
 
   nb::class_<OwnedProgram>(m, "Program")
@@ -160,7 +183,13 @@ void bind_program(nb::module_& m) {
       .def("run", &run, nb::arg("tokens"), nb::arg("starts"), nb::arg("row_offsets"), nb::arg("block_ids"),
            nb::arg("block_offsets"), nb::arg("copies"), nb::arg("logit_rows"), nb::arg("jobs"), nb::arg("ids"),
            nb::arg("values"), nb::arg("masks"), nb::arg("scored"), nb::arg("alternatives"), nb::arg("sum_rows"),
-           nb::arg("sums"));
+           nb::arg("sums"), nb::arg("trace").none() = nb::none());
+
+  nb::class_<Trace>(m, "Trace").def(nb::init<>()).def_prop_ro("spans", &spans_of);
+
+  m.def("read_bandwidth", &measure_bandwidth, nb::arg("isa"), nb::arg("pool"), nb::arg("num_bytes"),
+        nb::arg("seconds"));
+  m.def("peak_operations", &measure_peak, nb::arg("isa"), nb::arg("pool"), nb::arg("kind"), nb::arg("seconds"));
 
   m.def(
       "dequantise",

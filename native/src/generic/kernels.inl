@@ -5,3 +5,4 @@
 #include "kv.inl"
 #include "attention.inl"
 #include "sample.inl"
+#include "limits.inl"

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "octavo/clock.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -40,7 +42,7 @@ Pool::~Pool() {
   for (std::thread& t : threads_) t.join();
 }
 
-void Pool::work(int thread) {
+void Pool::work(int thread, double* ends_s) {
   for (int s = 0; s < num_stages_; ++s) {
     const Stage& stage = stages_[s];
     Progress& progress = progress_[s];
@@ -49,10 +51,11 @@ void Pool::work(int thread) {
       progress.done.fetch_add(1, std::memory_order_release);
     }
     wait_for(progress.done, stage.count);
+    if (ends_s) ends_s[s] = seconds();
   }
 }
 
-void Pool::run(const Stage* stages, int num_stages) {
+void Pool::run(const Stage* stages, int num_stages, double* ends_s) {
   if (num_stages > progress_size_) {
     progress_ = std::make_unique<Progress[]>(static_cast<size_t>(num_stages));
     progress_size_ = num_stages;
@@ -63,11 +66,11 @@ void Pool::run(const Stage* stages, int num_stages) {
   }
   stages_ = stages;
   num_stages_ = num_stages;
-  if (threads_.empty()) return work(0);
+  if (threads_.empty()) return work(0, ends_s);
   open_.store(true);
   job_.fetch_add(1);
   job_.notify_all();
-  work(0);
+  work(0, ends_s);
   // Nobody may enter from here on; whoever is inside has nothing left to claim and leaves at once.
   open_.store(false);
   wait_for(inside_, 0);
@@ -84,7 +87,7 @@ void Pool::worker(int thread) {
     seen = job_.load(std::memory_order_acquire);
     if (ended_) return;
     inside_.fetch_add(1);
-    if (open_.load()) work(thread);
+    if (open_.load()) work(thread, nullptr);
     inside_.fetch_sub(1);
   }
 }

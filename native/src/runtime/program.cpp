@@ -1,11 +1,12 @@
 #include "octavo/program.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+
+#include "octavo/clock.h"
 
 namespace octavo {
 namespace {
@@ -17,8 +18,6 @@ constexpr int kSumColumns = 64;  // of hidden states that one thread adds up
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
 size_t logit_stride(const Weight& w) { return static_cast<size_t>(num_panels(w)) * kPanel; }
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("malformed step: " + what); }
 
@@ -138,7 +137,9 @@ void Program::check_table(std::span<const int32_t> ids, int first) const {
       refuse("block " + std::to_string(ids[i]) + " is outside the pool of " + std::to_string(num_blocks_));
 }
 
-void Program::run(const Step& step) {
+void Program::run(const Step& step, Trace* trace) {
+  trace_ = trace;
+  if (trace_) marked_s_ = seconds();
   check(step);
   timings_ = {};
   copy_blocks(step);
@@ -148,6 +149,7 @@ void Program::run(const Step& step) {
   for (int first = 0; first < total; first += kChunkRows) {
     const int last = std::min(total, first + kChunkRows);
     work = begin_chunk(step, first, last, work);
+    if (trace_) mark(Part::check, {});
     const double started = seconds();
     run_layers();
     timings_.layers += seconds() - started;
@@ -276,7 +278,11 @@ void Program::plan_attention() {
 void Program::run_layers() {
   stages_.clear();
   for (Op& op : ops_) add_stages(op);
-  pool_.run(stages_.data(), static_cast<int>(stages_.size()));
+  if (trace_) stage_ends_.resize(stages_.size());
+  pool_.run(stages_.data(), static_cast<int>(stages_.size()), trace_ ? stage_ends_.data() : nullptr);
+  if (!trace_) return;
+  mark_layers();
+  mark(Part::leave, {});
 }
 
 template <void (Program::*kMethod)(const Program::Op&, int, int)>
@@ -287,21 +293,24 @@ void Program::run_op(void* context, int index, int thread) {
 
 void Program::add_stages(Op& op) {
   const int num_tasks = static_cast<int>(tasks_.size());
+  const auto add = [&](Part part, int count, void (*run)(void*, int, int)) {
+    stages_.push_back({count, &op, run, static_cast<int>(part)});
+  };
   switch (op.kind) {
     case Kind::embed:
-      stages_.push_back({rows_, &op, run_op<&Program::run_embed>});
+      add(Part::embed, rows_, run_op<&Program::run_embed>);
       break;
     case Kind::matmul:
-      stages_.push_back({rows_, &op, run_op<&Program::run_prepare>});
-      stages_.push_back({ceil_div(num_panels(*op.weight), op.panels_per_tile), &op, run_op<&Program::run_matmul>});
+      add(Part::prepare, rows_, run_op<&Program::run_prepare>);
+      add(Part::matmul, ceil_div(num_panels(*op.weight), op.panels_per_tile), run_op<&Program::run_matmul>);
       break;
     case Kind::attention:
-      stages_.push_back({rows_, &op, run_op<&Program::run_rope>});
+      add(Part::rope_store, rows_, run_op<&Program::run_rope>);
       if (split_tasks_.empty()) {
-        stages_.push_back({num_tasks, &op, run_op<&Program::run_task>});
+        add(Part::attend, num_tasks, run_op<&Program::run_task>);
       } else {
-        stages_.push_back({static_cast<int>(split_tasks_.size() / 2), &op, run_op<&Program::run_split>});
-        stages_.push_back({num_tasks, &op, run_op<&Program::run_merge>});
+        add(Part::attend, static_cast<int>(split_tasks_.size() / 2), run_op<&Program::run_split>);
+        add(Part::merge, num_tasks, run_op<&Program::run_merge>);
       }
       break;
   }
@@ -445,6 +454,7 @@ void Program::run_sums(const Step& step, int first_row, int last_row) {
         addends_[i].sum[c] += static_cast<double>(hidden_states_[stride * i + static_cast<size_t>(c)]);
   });
   timings_.head += seconds() - started;
+  if (trace_) mark(Part::sum, sum_cost(static_cast<double>(addends_.size())));
 }
 
 // ---- logits and sampling ----
@@ -466,17 +476,20 @@ void Program::run_head(const Step& step, int first_row, int last_row, int* next_
       kernels_.prepare(w.kind, row_of(head_in_, row), head_norm_, head_eps_, w.k,
                        activations_.data() + activation * static_cast<size_t>(i));
     });
+    if (trace_) mark(Part::head_prepare, prepare_cost(w, head_norm_, rows));
     constexpr int kPanelsPerTile = 32;
     const MatmulArgs args{&w, activations_.data(), rows, logits_.data(), stride, Epilogue::store};
     pool_.each(ceil_div(num_panels(w), kPanelsPerTile), [&](int i, int) {
       kernels_.matmul(args, i * kPanelsPerTile, std::min((i + 1) * kPanelsPerTile, num_panels(w)));
     });
+    if (trace_) mark(Part::head, matmul_cost(w, rows, static_cast<double>(stride), Epilogue::store));
     const double computed = seconds();
     int jobs = 0;
     while (*next_job + jobs < step.samples.num_jobs && step.samples.jobs[*next_job + jobs].row < first_logit_ + rows)
       ++jobs;
     first_job_ = *next_job;
     pool_.each(jobs, [&](int i, int thread) { run_job(i, thread); });
+    if (trace_) mark(Part::sample, sample_cost(jobs));
     timings_.head += computed - started;
     timings_.sample += seconds() - computed;
     *next_logit += rows;

@@ -1,6 +1,6 @@
 """What the core asks of the outside. Each Protocol has one suite in `tests/contract/`, run on all who claim it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -60,6 +60,53 @@ class BlockMemory(Protocol):
 
     def write_block(self, block: BlockId, raw: memoryview) -> None:
         """Makes the block what it was when `raw` was read, of this block or of another, bit for bit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpan:
+    """One stage of a step: what was computed, when, and what it had to move and to multiply at the least.
+
+    A step's spans follow one another without gaps. Times are seconds of the clock that the engine is driven by.
+    """
+
+    op: str
+    """The operation of the network, as `qkv`; or what else a step has to do, as `sample`."""
+    kernel: str
+    """What of it, as `matmul`; the same word as `op` where there is nothing else."""
+    layer: int | None
+    arithmetic: str
+    """Which of the machine's peaks bounds its operations."""
+    rows: int
+    began_s: float
+    ended_s: float
+    streamed_bytes: float
+    """Of `read_bytes`, those that no step leaves in a cache: weights, keys and values, each once."""
+    read_bytes: float
+    written_bytes: float
+    operations: float
+    """Multiplications and additions of products; norms, rotations and softmax have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRates:
+    """What no kernel can beat on this machine, as it was measured."""
+
+    bytes_per_s: float
+    operations_per_s: Mapping[str, float]
+    """By the name of the arithmetic."""
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A Backend that can say where the time of a step goes. One that is not asked pays nothing for it."""
+
+    def execute_traced(self, plan: StepPlan) -> tuple[StepResult, Sequence[KernelSpan]]:
+        """Runs one step as `execute` does, with the same result, bit for bit."""
+        ...
+
+    def measure_rates(self, seconds: float) -> MachineRates:
+        """Takes about so long, and all threads. Between steps only."""
         ...
 
 

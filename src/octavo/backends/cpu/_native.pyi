@@ -33,7 +33,17 @@ class PackedWeight:
         self, pool: Pool, raw: memoryview | bytes, format: str, rows: int, first_panel: int = 0, panel_step: int = 1
     ) -> None: ...
     @property
+    def kind(self) -> str: ...
+    @property
     def num_bytes(self) -> int: ...
+
+class Trace:
+    """Where the time of a run went: stages, one after the other."""
+
+    def __init__(self) -> None: ...
+    @property
+    def spans(self) -> list[tuple[str, int, int, float, float, float, float, float, float]]:
+        """Part, operation or -1, rows, began, ended; bytes streamed, read and written; operations."""
 
 class Program:
     """A network as a list of operations; `run` computes one step. Keeps the weights that it reads alive."""
@@ -78,8 +88,18 @@ class Program:
         alternatives: Bytes,
         sum_rows: Ints,
         sums: Doubles,
+        trace: Trace | None = None,
     ) -> tuple[float, float, float]:
-        """Seconds in the layers, the output head and sampling. Raises ValueError, with nothing done, for a bad step."""
+        """Seconds in the layers, the output head and sampling. Raises ValueError, with nothing done, for a bad step.
+
+        A `trace` gets the stages of this run behind those that it has.
+        """
+
+def read_bandwidth(isa: str, pool: Pool, num_bytes: int, seconds: float) -> float:
+    """Bytes a second that all threads read from memory: the best of the passes that end in time."""
+
+def peak_operations(isa: str, pool: Pool, kind: str, seconds: float) -> float:
+    """Operations a second of the dot product of this kind of weights, from registers."""
 
 def candidates() -> list[tuple[str, bool, str]]:
     """Kernel sets in order of preference: name, accepted, why not."""

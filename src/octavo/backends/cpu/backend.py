@@ -11,8 +11,9 @@ from octavo.backends.cpu.model import CpuModel, resolve_kv_dtype
 from octavo.backends.cpu.program import build_program
 from octavo.backends.cpu.sampling import SamplePacker, unpack
 from octavo.backends.cpu.sums import pack_sums, with_sums
+from octavo.backends.cpu.tracing import kernel_spans, measure_rates
 from octavo.core.plan import StepPlan, StepResult
-from octavo.core.ports import Capacity
+from octavo.core.ports import Capacity, KernelSpan, MachineRates
 
 Ints = NDArray[np.int32]
 
@@ -29,8 +30,10 @@ class CpuBackend:
     def __init__(
         self, model: CpuModel, *, num_blocks: int, block_size: int, max_model_len: int, kv_cache_dtype: str = "auto"
     ) -> None:
+        self._model = model
+        self._kv_cache_dtype = resolve_kv_dtype(kv_cache_dtype)
         self._program: _native.Program | None = build_program(model)
-        self._program.allocate(resolve_kv_dtype(kv_cache_dtype), num_blocks, block_size)
+        self._program.allocate(self._kv_cache_dtype, num_blocks, block_size)
         self._capacity = Capacity(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -45,6 +48,17 @@ class CpuBackend:
         return self._capacity
 
     def execute(self, plan: StepPlan) -> StepResult:
+        return self._execute(plan, None)
+
+    def execute_traced(self, plan: StepPlan) -> tuple[StepResult, list[KernelSpan]]:
+        trace = _native.Trace()
+        result = self._execute(plan, trace)
+        return result, kernel_spans(self._model, self._kv_cache_dtype, trace)
+
+    def measure_rates(self, seconds: float) -> MachineRates:
+        return measure_rates(self._model, self._kv_cache_dtype, seconds)
+
+    def _execute(self, plan: StepPlan, trace: _native.Trace | None) -> StepResult:
         if not plan.work and not plan.copies:
             return StepResult(plan.step)
         program = self._open_program()
@@ -53,7 +67,7 @@ class CpuBackend:
         sums = pack_sums(plan, self._capacity.hidden_size)
         arrays = self._arrays(plan)
         called = time.perf_counter()
-        layers_s, head_s, sample_s = program.run(*arrays, packed.rows, *packed.arrays(), sums.rows, sums.totals)
+        layers_s, head_s, sample_s = program.run(*arrays, packed.rows, *packed.arrays(), sums.rows, sums.totals, trace)
         returned = time.perf_counter()
         results = with_sums(plan, unpack(plan, packed), sums)
         timings = {

@@ -4,6 +4,15 @@ from octavo.backends.cpu import _native
 from octavo.backends.cpu.model import CpuModel
 from octavo.models.layer_groups import layer_groups
 
+LAYER_OPS = ("qkv", "attention", "o", "gate_up", "down")
+"""What a layer adds to the program, in order. The embedding is before them all."""
+
+
+def place_of(op: int) -> tuple[str, int | None]:
+    """What operation number `op` of a program is, and of which layer."""
+    layer, which = divmod(op - 1, len(LAYER_OPS))
+    return (LAYER_OPS[which], layer) if op else ("embed", None)
+
 
 def build_program(model: CpuModel) -> _native.Program:
     """The decoder of ModelSpec as a native program, without a cache.
