@@ -56,6 +56,7 @@ TESTS = """\
 - `kernels`, `models`: numbers against float64, the reference backend and stored answers of another implementation.
 - `config`, `loaders`, `text`, `engine`, `server`, `tools`: one room each.
 - `system`: processes as users start them, with the default model.
+- `bench`: what the benchmarks are made of: models, and what they write.
 - `deploy`: the chart rendered and validated, the Dockerfile; what Octavo itself says about both; alerts and dashboards.
 - `clients`: what people use to talk to a server, against one; in an interpreter of their own.
 """
