@@ -18,7 +18,7 @@ NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench deploy
 PEER_BENCH := ../shared/peers/offline.py
 
-.PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench clean
+.PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench performance clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throu
 	@$(BIN)/python bench/kernels.py
 	@$(BIN)/python bench/server_overhead.py
 	@[ -z "$(PEERS)" ] || $(BIN)/python $(PEER_BENCH) --engine octavo,llamacpp --dir $(PEERS) $(ARGS)
+
+performance: $(STAMP) ## Measure what docs/performance.md shows, and write it; with PEERS=DIR, beside other engines too
+	@$(require_peers)
+	@mkdir -p build
+	@$(BIN)/python -m bench.report run build/performance.json $(if $(PEERS),--peers $(PEERS))
+	@$(BIN)/python -m bench.report render build/performance.json > docs/performance.md
 
 clean: ## Remove everything that was built
 	@rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache
