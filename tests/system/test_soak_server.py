@@ -34,7 +34,7 @@ LOOK_S, SCRAPE_EVERY = 1.0, 3
 NUM_BLOCKS = 44
 FLAGS = {
     "num-blocks": NUM_BLOCKS,
-    "max-model-len": 384,
+    "max-model-len": 640,
     "max-num-seqs": 8,
     "max-num-batched-tokens": 256,
     "max-num-queued-reqs": 16,

@@ -38,7 +38,7 @@ class Wish:
 
 def text(rng: random.Random) -> str:
     stem = rng.choice(["", "", *STEMS])
-    return stem + " ".join(rng.choices(WORDS, k=rng.randint(1, 12)))
+    return stem + " ".join(rng.choices(WORDS, k=rng.randint(1, 10)))
 
 
 def careful_wish(rng: random.Random) -> Wish:
