@@ -175,7 +175,7 @@ class Service:
         return await self.client.ask(ask)
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """`work()`, in a thread where it is about a long text. Raises ApiError 400 for one far too long."""
+        """`work()`, in a thread where it is about many characters, or numbers. Raises ApiError 400 for far too many."""
         try:
             return await asyncio.to_thread(work) if size > LONG_TEXT else work()
         except TooLong as error:

@@ -60,6 +60,14 @@ class Job:
         kept = [answer.keep_best() for answer in self.answers]
         return [first * self.num_choices + number for first, numbers in enumerate(kept) for number in numbers]
 
+    @property
+    def num_logprobs(self) -> int:
+        """About how many there are to write down, of the tokens and of those that could have been."""
+        params = self.requests[0].params
+        prompt = sum(len(answer.prompt_scores) for answer in self.answers) * params.n
+        output = 0 if params.logprobs is None else sum(answer.completion_tokens for answer in self.answers)
+        return prompt * (1 + (params.prompt_logprobs or 0)) + output * (1 + (params.logprobs or 0))
+
     def usage(self) -> dict[str, Any]:
         """The tokens so far. Each prompt counts once, whatever its n."""
         prompt = sum(len(request.prompt) for request in self.requests)

@@ -92,7 +92,8 @@ async def _whole(exchange: Exchange, job: Job, wire: Wire) -> None:
             gathered[delta.choice].add(delta)
 
     await job.run(gather)
-    answer = wire.whole([gathered[number] for number in job.keep_best()])
+    choices = [gathered[number] for number in job.keep_best()]
+    answer = await job.service.off_loop(job.num_logprobs, lambda: wire.whole(choices))
     _tell_miss(exchange, job)
     await exchange.reply(200, answer)
 
