@@ -191,6 +191,11 @@ class Site:
     def stream(self, response: httpx.Response) -> Streamed:
         return parse_events(response.status_code, response.headers, response.text)
 
+    def forget_pins(self) -> None:
+        """Nothing is pinned any more."""
+        for pin in self.http.get("/octavo/v1/pins").json()["data"]:
+            assert self.http.delete(f"/octavo/v1/pins/{pin['id']}").status_code == 200
+
     def metric(self, name: str, **labels: str) -> float:
         """A sample of /metrics; the sum, where several have these labels."""
         from prometheus_client.parser import text_string_to_metric_families

@@ -149,18 +149,13 @@ def test_a_field_shows_its_effect(rich: Site, endpoint: Endpoint, path: str, eff
     given = asked(rich, endpoint, endpoint.request(effect, name, effect.value))
     check_shown(effect, name, given, other)
     if endpoint.path.endswith("/pins"):
-        forget_pins(rich)
+        rich.forget_pins()
 
 
 def check_shown(effect: Effect, name: str, given: Answered, other: Answered) -> None:
     assert effect.shows(given, other), f"{given.body}\n{other.body}"
     if given.status == 400:
         assert given.error["param"].startswith(name)
-
-
-def forget_pins(site: Site) -> None:
-    for pin in site.http.get("/octavo/v1/pins").json()["data"]:
-        assert site.http.delete(f"/octavo/v1/pins/{pin['id']}").status_code == 200
 
 
 def top(path: str) -> str:

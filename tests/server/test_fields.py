@@ -239,6 +239,7 @@ def test_what_is_about_messages_is_not_taken_beside_a_text(site: Site, path: str
             assert refused.status_code == 400 and refused.json()["error"]["param"] == name
             nothing = {"tools": [], "chat_template_kwargs": {}}
             assert site.post(path, {**body, name: nothing.get(name, False)}).status_code < 300
+    site.forget_pins()
 
 
 def test_add_special_tokens_and_an_empty_prompt_where_there_is_a_bos(checkpoint: Checkpoint) -> None:
