@@ -70,8 +70,9 @@ GAPS = {"count": 500, "p50": 0.02, "p90": 0.03, "p99": 0.04}
         ("concurrency", {}, {"peak": 64}, State.OK, "64 requests at once are expected"),
         ("concurrency", {}, {"peak": 150}, State.WARNING, "86 would wait"),
         ("concurrency", {"load.lacks": {"seqs": 7}}, {}, State.WARNING, "7 wait for one of 64 slots"),
-        ("kv cache", COUNTS, {}, State.WARNING, "2.0 requests of 1000 tokens, the mean so far, and 64 may run"),
+        ("kv cache", COUNTS, {}, State.WARNING, "2.0 requests of 1000 tokens, the mean of 100, and 64 may run"),
         ("kv cache", COUNTS, {"peak": 2}, State.OK, "and 2 may run"),
+        ("kv cache", COUNTS, {"peak": 2, "prompt_tokens": 4000}, State.OK, "; 0.5 prompts of 4000 tokens at once"),
         ("kv cache", {"totals.finished": {}}, {}, State.OK, "at full context"),
         ("token budget", {"window.inter_token": {**GAPS, "count": 3}}, {}, State.OK, "too few tokens"),
         ("token budget", {"window.inter_token": GAPS}, {"prompt_tokens": 5000}, State.OK, "5000 takes 3 steps"),
@@ -153,6 +154,18 @@ def test_a_running_server_is_examined_as_typed(site: Site, capsys: pytest.Captur
     assert main(["doctor", "--production", "--url", site.url, "--expected-peak", "1000", "--json"]) == OK
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows.keys() == PRODUCTION.keys() and rows["concurrency"]["state"] == "warning"
+
+
+def test_a_server_that_refuses_is_examined_all_the_same(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full one is looked into when it matters most. Here the question is longer than its context."""
+    model = tiny_checkpoint(Path(tmp_path_factory.mktemp("refuses")) / "model")
+    with running(model, narrowed=lambda limits: replace(limits, max_model_len=2)) as site:
+        assert main(["doctor", "--production", "--url", site.url, "--json"]) == FAILED
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows.keys() == PRODUCTION.keys() and rows["server"]["state"] == "broken"
+    assert "it refuses to generate a token: " in rows["server"]["text"]
 
 
 def test_a_server_that_does_not_answer_is_broken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,13 @@ def test_narrow_terminals_leave_columns_out(busy: tuple[Site, State]) -> None:
     assert "waits" not in heading(59) and heading(59)[:2] == ["request", "state"]
 
 
+def test_no_number_is_cut_where_a_line_is_too_long(busy: tuple[Site, State]) -> None:
+    requests = [{**one, "prompt_tokens": 123456, "generated_tokens": 7890} for one in busy[1]["requests"]]
+    lines = drawn({**busy[1], "requests": requests}, 80, 60)
+    rows = [line.split() for line in lines if "…" in line and line.split()[1:2] in (["running"], ["waiting"])]
+    assert len(rows) == len(requests) and all({"123456", "7890"} <= set(row) for row in rows)
+
+
 def test_a_large_cache_is_gathered_into_few_lines(busy: tuple[Site, State]) -> None:
     cells = "c" * 3000 + "L" * 1000
     state = {**busy[1], "map": {**busy[1]["map"], "cells": cells, "blocks_per_cell": 5}}

@@ -54,25 +54,33 @@ class Facts:
     is_here: bool
     """On this machine."""
     expected: Expected = Expected()
+    refused: str | None = None
+    """Why it would not answer, in its words: its queue may be full."""
 
 
 Check = Callable[[Facts], Finding]
 
 
 def gather(resolved: Resolved, options: argparse.Namespace) -> Facts:
-    """Asks a server, and lets it generate one token. Raises visit.ServerRefused."""
+    """Asks a server, and lets it generate one token; a full one may refuse that. Raises visit.ServerRefused."""
 
     def ask(method: str, path: str, body: Any = None) -> dict[str, Any]:
         return visit.ask(resolved.config, options, method, path, body, PATIENCE_S)
 
     ask("GET", "/health/ready")
-    began = time.perf_counter()
-    ask("POST", "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0})
+    began, refused = time.perf_counter(), None
+    try:
+        ask("POST", "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0})
+    except visit.ServerRefused as error:
+        refused = str(error)
     answer_s = time.perf_counter() - began
     rows = ask("GET", "/octavo/v1/config")["settings"]
+    state = ask("GET", "/octavo/v1/state")
+    if refused is not None and state["load"] is None:
+        raise visit.ServerRefused(refused)
     host = urlsplit(visit.url_of(resolved.config, options)).hostname
     return Facts(
-        state=ask("GET", "/octavo/v1/state"),
+        state=state,
         settings={row["setting"]: row["value"] for row in rows},
         answer_s=answer_s,
         is_here=host in ("127.0.0.1", "localhost", "::1"),
@@ -82,6 +90,7 @@ def gather(resolved: Resolved, options: argparse.Namespace) -> Facts:
             None if options.itl_target is None else options.itl_target / 1000,
             options.startup_budget,
         ),
+        refused=refused,
     )
 
 
@@ -92,6 +101,8 @@ def check_server(facts: Facts) -> Finding:
     """Does it answer, and is it ready?"""
     server = facts.state["server"]
     text = f"octavo {server['version']} serves {server['models'][0]}, up {server['uptime_s']:.0f} s"
+    if facts.refused is not None:
+        return Finding(State.BROKEN, f"{text}; it refuses to generate a token: {facts.refused}", _warnings(facts))
     return Finding(State.OK, f"{text}; one token took {facts.answer_s * 1000:.0f} ms", _warnings(facts))
 
 
@@ -157,10 +168,11 @@ def check_kv_cache(facts: Facts) -> Finding:
     room, finished = engine["num_blocks"] * engine["block_size"], sum(totals["finished"].values())
     wanted = min(limits["max_num_seqs"], facts.expected.peak or limits["max_num_seqs"])
     tokens = (totals["prompt_tokens"] + totals["generated_tokens"]) / finished if finished else engine["max_model_len"]
-    size = f"of {tokens:.0f} tokens, the mean so far" if finished > 1 else "at full context"
+    size = f"of {tokens:.0f} tokens, the mean of {finished}" if finished > 1 else "at full context"
     each = tokens if finished > 1 else engine["max_model_len"]
-    fit = room / each
-    text = f"{room:,} tokens: {fit:.1f} requests {size}, and {wanted} may run"
+    fit, prompt = room / each, facts.expected.prompt_tokens
+    long = "" if prompt is None else f"; {room / prompt:.1f} prompts of {prompt} tokens at once"
+    text = f"{room:,} tokens: {fit:.1f} requests {size}, and {wanted} may run{long}"
     if fit >= wanted:
         return Finding(State.OK, text)
     remedy = "raise --num-blocks or --kv-cache-memory-bytes, or lower --max-num-seqs: else they wait, or are preempted"

@@ -187,6 +187,8 @@ _COLUMNS: tuple[tuple[str, int, Callable[[Mapping[str, Any]], str]], ...] = (
 )
 """Of the table of requests: a name, the width of a terminal from which it is shown, and its text."""
 _LEFT = ("request", "tenant", "state", "waits for")
+_SHRINK = ("request", "waits for")
+"""Where a line is too long these lose their ends; a number with its end cut off would be another number."""
 
 
 def _requests(state: State, width: int, room: int | None) -> RenderableType:
@@ -196,9 +198,9 @@ def _requests(state: State, width: int, room: int | None) -> RenderableType:
     columns = [column for column in _COLUMNS if width >= column[1]]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name, *_ in columns:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True, overflow="ellipsis")
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name not in _SHRINK)
     for one in shown:
-        table.add_row(*(text(one) for _, _, text in columns))
+        table.add_row(*(Text(text(one), no_wrap=True, overflow="ellipsis") for _, _, text in columns))
     left = state["num_requests"] - len(shown)
     return Group(table, Text(f"and {left} more")) if left > 0 else table
 
