@@ -103,7 +103,10 @@ def test_one_tenant_s_flood_does_not_shut_another_out(tmp_path: Path) -> None:
         blue = sent(site, pool, "blue", 6, "tell me")
         assert sum(future.done() for future in red) == 6 and sum(future.done() for future in blue) == 3
         gate.open()
-        codes = [[future.result().status_code for future in futures] for futures in (red, blue)]
+        answers = [[future.result() for future in futures] for futures in (red, blue)]
+        codes = [[answer.status_code for answer in one] for one in answers]
+        words = [{"of this tenant" in answer.text for answer in one if answer.status_code == 503} for one in answers]
+        assert words == [{False}, {True}], "it is said where there are others"
         assert [one.count(200) for one in codes] == [6, 3] and [one.count(503) for one in codes] == [6, 3]
 
 

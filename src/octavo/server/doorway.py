@@ -58,9 +58,10 @@ class Doorway:
         inside = self._inside
         others = inside.num_tenants(tenant)
         if beyond(most, inside.total.num_reqs, inside.of(tenant).num_reqs, 1, others):
+            share = _share(inside.of(tenant).num_reqs, inside.total.num_reqs)
             message = (
-                f"{self.num_inside} requests run or wait, {inside.of(tenant).num_reqs} of them of this tenant, and no "
-                f"more may (--max-num-seqs, --max-num-queued-reqs)"
+                f"{self.num_inside} requests run or wait{share}, and no more may "
+                f"(--max-num-seqs, --max-num-queued-reqs)"
             )
             raise self._full(tenant, "queue_full", message, self._meters.mean_request_tokens)
 
@@ -70,7 +71,7 @@ class Doorway:
         total, own = waits.total.num_tokens, waits.of(tenant).num_tokens
         if beyond(limit + free, total, own, more, waits.num_tenants(tenant)):
             message = (
-                f"prompts of {total} tokens wait, {own} of them of this tenant; with {more} more that is over the "
+                f"prompts of {total} tokens wait{_share(own, total)}; with {more} more that is over the "
                 f"{free} that fit into free blocks and the {limit} that may wait beyond those (--max-num-queued-tokens)"
             )
             raise self._full(tenant, "queue_tokens_full", message, max(more, total + more - limit - free))
@@ -80,6 +81,11 @@ class Doorway:
         rate, wanted = self._meters.drained.tokens_per_s, self._meters.mean_request_tokens
         after_s = self._line.join(tenant, num_before, wanted, rate, now())
         return unavailable(f"{message}; there should be room in {after_s} s", code, after_s)
+
+
+def _share(own: int, total: int) -> str:
+    """How much of it is this tenant's, where others have some, too."""
+    return "" if own == total else f", {own} of them of this tenant"
 
 
 class Place:
