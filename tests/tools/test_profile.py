@@ -21,7 +21,7 @@ from tests.tools.conftest import SMALL
 Capture = pytest.CaptureFixture[str]
 ROOM = ("--num-blocks", "64", "--num-threads", "1")
 PHASES = {"plan", "marshal", "commit", "publish"}
-NATIVE = {"check", "embed", "leave", "head", "head prepare", "sample", "attention rope_store", "attention attend"} | {
+NATIVE = {"check", "embed", "head", "head prepare", "sample", "attention rope_store", "attention attend"} | {
     f"{op} {kernel}" for op in ("qkv", "o", "gate_up", "down") for kernel in ("prepare", "matmul")
 }
 

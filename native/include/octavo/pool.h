@@ -39,17 +39,24 @@ class Pool {
   struct alignas(64) Progress {
     std::atomic<int> next{0}, done{0};
   };
-  void work(int thread, double* ends_s);
+  // A job, with stages of its own: a thread that is late may still look at them when the job is over, and finds nothing
+  // left to claim. Only a room that nobody is in gets another job.
+  struct alignas(64) Room {
+    std::vector<Stage> stages;
+    std::unique_ptr<Progress[]> progress;
+    size_t progress_size = 0;
+    alignas(64) std::atomic<bool> open{false};
+    std::atomic<int> inside{0};
+    void furnish(const Stage* first, int count);
+    void work(int thread, double* ends_s);
+  };
+  Room& empty_room();
   void worker(int thread);
 
   std::vector<std::thread> threads_;
-  std::unique_ptr<Progress[]> progress_;
-  int progress_size_ = 0;
-  const Stage* stages_ = nullptr;
-  int num_stages_ = 0;
+  std::vector<std::unique_ptr<Room>> rooms_;  // one more than there are threads that may be late
   alignas(64) std::atomic<uint32_t> job_{0};
-  alignas(64) std::atomic<bool> open_{false};
-  std::atomic<int> inside_{0};
+  alignas(64) std::atomic<Room*> current_{nullptr};
   std::atomic<bool> ended_{false};
 };
 

@@ -4,25 +4,11 @@
 
 namespace octavo {
 
-// The kinds of stages that a step is made of. `check`: look at the step, copy blocks, place its rows. `leave`:
-// wait, after the last layer, until no thread is inside the stages any more.
-enum class Part : int {
-  check,
-  embed,
-  prepare,
-  matmul,
-  rope_store,
-  attend,
-  merge,
-  leave,
-  sum,
-  head_prepare,
-  head,
-  sample
-};
+// The kinds of stages that a step is made of. `check`: look at the step, copy blocks, place its rows.
+enum class Part : int { check, embed, prepare, matmul, rope_store, attend, merge, sum, head_prepare, head, sample };
 
-inline constexpr const char* kPartNames[] = {"check", "embed", "prepare", "matmul",       "rope_store", "attend",
-                                             "merge", "leave", "sum",     "head_prepare", "head",       "sample"};
+inline constexpr const char* kPartNames[] = {"check", "embed", "prepare",      "matmul", "rope_store", "attend",
+                                             "merge", "sum",   "head_prepare", "head",   "sample"};
 
 // Counted from the shapes. `streamed` is what must come from memory, as no step leaves it in a cache: weights, and keys
 // and values, each once. `read` and `written` also have the scratch between stages. An operation is a multiplication or

@@ -32,6 +32,7 @@ void wait_for(const std::atomic<int>& value, int wanted) {
 }  // namespace
 
 Pool::Pool(int num_threads) {
+  for (int i = 0; i < num_threads; ++i) rooms_.push_back(std::make_unique<Room>());
   for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { worker(i); });
 }
 
@@ -42,38 +43,50 @@ Pool::~Pool() {
   for (std::thread& t : threads_) t.join();
 }
 
-void Pool::work(int thread, double* ends_s) {
-  for (int s = 0; s < num_stages_; ++s) {
-    const Stage& stage = stages_[s];
-    Progress& progress = progress_[s];
-    for (int tile; (tile = progress.next.fetch_add(1, std::memory_order_relaxed)) < stage.count;) {
+void Pool::Room::furnish(const Stage* first, int count) {
+  stages.assign(first, first + count);
+  if (stages.size() > progress_size) {
+    progress = std::make_unique<Progress[]>(stages.size());
+    progress_size = stages.size();
+  }
+  for (size_t s = 0; s < stages.size(); ++s) {
+    progress[s].next.store(0, std::memory_order_relaxed);
+    progress[s].done.store(0, std::memory_order_relaxed);
+  }
+}
+
+void Pool::Room::work(int thread, double* ends_s) {
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const Stage& stage = stages[s];
+    Progress& own = progress[s];
+    for (int tile; (tile = own.next.fetch_add(1, std::memory_order_relaxed)) < stage.count;) {
       stage.run(stage.context, tile, thread);
-      progress.done.fetch_add(1, std::memory_order_release);
+      own.done.fetch_add(1, std::memory_order_release);
     }
-    wait_for(progress.done, stage.count);
+    wait_for(own.done, stage.count);
     if (ends_s) ends_s[s] = seconds();
   }
 }
 
+// There is one: of the others, each late thread is in one room at most.
+Pool::Room& Pool::empty_room() {
+  for (;;)
+    for (const std::unique_ptr<Room>& room : rooms_)
+      if (room->inside.load() == 0) return *room;
+}
+
 void Pool::run(const Stage* stages, int num_stages, double* ends_s) {
-  if (num_stages > progress_size_) {
-    progress_ = std::make_unique<Progress[]>(static_cast<size_t>(num_stages));
-    progress_size_ = num_stages;
-  }
-  for (int s = 0; s < num_stages; ++s) {
-    progress_[s].next.store(0, std::memory_order_relaxed);
-    progress_[s].done.store(0, std::memory_order_relaxed);
-  }
-  stages_ = stages;
-  num_stages_ = num_stages;
-  if (threads_.empty()) return work(0, ends_s);
-  open_.store(true);
+  Room& room = empty_room();
+  room.furnish(stages, num_stages);
+  if (threads_.empty()) return room.work(0, ends_s);
+  room.open.store(true);
+  current_.store(&room);
   job_.fetch_add(1);
   job_.notify_all();
-  work(0, ends_s);
-  // Nobody may enter from here on; whoever is inside has nothing left to claim and leaves at once.
-  open_.store(false);
-  wait_for(inside_, 0);
+  room.work(0, ends_s);
+  // Nobody may enter from here on. Whoever is inside has nothing left to claim, and is not waited for: the system may
+  // have taken it off its core.
+  room.open.store(false);
 }
 
 void Pool::worker(int thread) {
@@ -86,9 +99,10 @@ void Pool::worker(int thread) {
     }
     seen = job_.load(std::memory_order_acquire);
     if (ended_) return;
-    inside_.fetch_add(1);
-    if (open_.load()) work(thread, nullptr);
-    inside_.fetch_sub(1);
+    Room& room = *current_.load();
+    room.inside.fetch_add(1);
+    if (room.open.load()) room.work(thread, nullptr);
+    room.inside.fetch_sub(1);
   }
 }
 

@@ -280,9 +280,7 @@ void Program::run_layers() {
   for (Op& op : ops_) add_stages(op);
   if (trace_) stage_ends_.resize(stages_.size());
   pool_.run(stages_.data(), static_cast<int>(stages_.size()), trace_ ? stage_ends_.data() : nullptr);
-  if (!trace_) return;
-  mark_layers();
-  mark(Part::leave, {});
+  if (trace_) mark_layers();
 }
 
 template <void (Program::*kMethod)(const Program::Op&, int, int)>
