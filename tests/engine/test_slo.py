@@ -182,7 +182,7 @@ def test_an_objective_out_of_reach_leaves_the_least_and_is_told_once() -> None:
 
 def test_a_rest_gives_back_half_of_the_cut() -> None:
     load = [*chats(8, 40), *documents(1.0, 40)]
-    later = [arrival(200.0, "late", 30, 5)]
+    later = [arrival(400.0, "late", 30, 5)]
     on = play(Objectives(itl_s=0.2), [*load, *later])
     rested = [decision for decision in on.decisions() if decision.reason == "rested"]
     before = on.decisions()[on.decisions().index(rested[0]) - 1]

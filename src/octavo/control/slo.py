@@ -27,7 +27,7 @@ LEAST_OVER = 3
 """So many steps must have been too long for a cut. Right after a change one alone is more than a hundredth of them."""
 RAISE_STEPS = 60
 """A raise needs as many steps to go by; for a cut fewer will do."""
-REST_S = 30.0
+REST_S = 300.0
 """Each time that nothing has run for so long, half of what was cut is forgotten."""
 
 
