@@ -1,23 +1,25 @@
 """The control law of latency objectives: what was measured -> how large steps may be, and how many run in them. Pure.
 
     p99 of the inter-token latency, in objectives
-      above 0.95      cut: to what would give 0.85 in proportion, by half at most
-      0.75 .. 0.95    hold: so that noise and small steps cause no swinging
-      below           raise, a little at a time, and only what held somebody up
+      above 0.9      cut: to what would give 0.75 in proportion, by half at most
+      0.65 .. 0.9    hold: so that noise and small steps cause no swinging
+      below          raise, a little at a time, and only what held somebody up
+
+What is held stays clear of the objective: a machine that turns slower is noticed by steps that are too long already.
 
 Tokens of a step are cut first, down to the decodes and one block; then the choices that run. They are raised the other
 way round. Before tokens are raised, steps that are as long as they may be must leave room too, be they rare: they would
 get longer. Only where first tokens are late, the one latency in a hundred that may be longer is spent, and there is
-room below 0.8.
+room below 0.7.
 """
 
 from dataclasses import dataclass, replace
 
 from octavo.core.throttle import Throttle
 
-HIGH, AIM, LOW = 0.95, 0.85, 0.75
+HIGH, AIM, LOW = 0.9, 0.75, 0.65
 """In objectives: above which there is a cut, what a change aims for, and below which there is room."""
-LATE_LOW = 0.8
+LATE_LOW = 0.7
 """Below which there is room where first tokens are late."""
 LEAST_CUT, MOST_CUT = 0.9, 0.5
 """A cut leaves at most, and at least, this share."""
@@ -186,12 +188,13 @@ def _above(measured_s: float | None, aim_s: float | None) -> bool:
 
 
 def _measured(aims: Objectives, reading: Reading) -> str:
-    return f"{_told('itl', reading.itl_s, aims.itl_s)}, {_told('ttft', reading.ttft_s, aims.ttft_s)}"
+    both = (("itl", reading.itl_s, aims.itl_s), ("ttft", reading.ttft_s, aims.ttft_s))
+    return ", ".join([_told(*each) for each in both if each[2] is not None])
 
 
 def _told(name: str, measured_s: float | None, aim_s: float | None) -> str:
-    measured = "unknown" if measured_s is None else f"{measured_s * 1000:.0f} ms"
-    return f"p99 {name} is {measured}" + ("" if aim_s is None else f", the objective {aim_s * 1000:.0f} ms")
+    measured = "not known yet" if measured_s is None else f"{measured_s * 1000:.0f} ms"
+    return f"p99 {name} is {measured}, the objective {(aim_s or 0) * 1000:.0f} ms"
 
 
 def _change(before: Throttle, after: Throttle) -> str:
