@@ -70,7 +70,7 @@ class Town:
     async def until(self, holds: Callable[[Scrape], bool]) -> Scrape:
         async with asyncio.timeout(EXIT_S):
             while not holds(found := await self.scrape()):
-                pass
+                await asyncio.sleep(0.02)
         return found
 
     def kill(self) -> None:
