@@ -71,7 +71,7 @@ def test_requests_take_no_more_than_is_counted(kind: str, prompt_len: int) -> No
 def test_steps_take_no_more_than_is_counted(num_works: int) -> None:
     def fill(record: Record) -> None:
         for number in range(COUNT):
-            record.add(Planned(number + 0.5, array("q", [1000] * 7 * num_works), 0, 1000 + number))
+            record.add(Planned(number + 0.5, array("I", [1000] * 7 * num_works), 0, 1000 + number))
             record.add(Committed(number + 0.6, array("i", [1] * num_works), array("i", [7] * num_works)))
 
     assert 0.5 < measured(Record(), fill) < 1.1

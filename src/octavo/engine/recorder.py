@@ -22,11 +22,13 @@ from octavo.core.tiers import Report
 from octavo.core.types import BlockId, FinishReason, RequestId
 from octavo.engine.asks import AddPin, Ask, ExplainPrefix, TakeSnapshot
 
-MOST_BYTES = 16 << 20
-"""So much is remembered: with 64 choices in each step some 3,000 steps."""
+MOST_BYTES = 8 << 20
+"""So much is remembered: with 64 choices in each step some 2,500 steps. It is full within minutes of work."""
 ROW = 7
 """Numbers that a work is remembered by: its request's number, its choice, where it starts, its tokens, its blocks, a
 checksum of their ids, its samples."""
+_NUMBERS = 1 << 32
+"""Requests that have numbers of their own: a row is made of numbers of 32 bits."""
 _MOST_NAMES = 4096
 """Of requests that are over, as many are known by name before they are forgotten together."""
 
@@ -164,7 +166,7 @@ def bytes_of(entry: Entry) -> int:
         case Submitted(request=request):
             return bytes_of_request(request)
         case Planned(rows=rows, forks=forks):
-            return _PLANNED_BYTES + 8 * len(rows or ()) + _PAIR_BYTES * len(forks)
+            return _PLANNED_BYTES + 4 * len(rows or ()) + _PAIR_BYTES * len(forks)
         case Committed(tokens=tokens, num_tokens=numbers, ranked=ranked, errors=errors):
             taken = _PAIR_BYTES * len(errors) + _RANKED_BYTES * sum(map(len, ranked.values()))
             return _COMMITTED_BYTES + 4 * (len(tokens) + len(numbers)) + taken
@@ -229,7 +231,7 @@ class RecordedScheduler(Scheduler):
             self.record.add(self._quiet(now))
         if len(self._seen) + len(self._numbers) > _MOST_NAMES + 2 * len(self.roster.requests):
             self._forget_those_who_left()
-        self._last_number += 1
+        self._last_number = (self._last_number + 1) % _NUMBERS
         self._numbers[request.request_id] = self._last_number
         self.record.add(Submitted(now, request, self._last_number))
         if request.params.structured_outputs is not None:
@@ -320,7 +322,7 @@ class RecordedScheduler(Scheduler):
             if known is None or known[0] is not table:
                 known = seen[name, choice] = (table, self._numbers[name], checksum(table))
             rows += (known[1], choice, work.start, len(work.tokens), len(table), known[2], len(work.samples))
-        return array("q", rows)
+        return array("I", rows)
 
     def _quiet(self, now: float) -> Quiet:
         cached, pinned = self.cache.pool.num_cached, self.cache.pins.num_blocks
