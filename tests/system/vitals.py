@@ -41,9 +41,12 @@ def vitals_of(pid: int) -> Vitals:
 
 
 def growth(samples: Sequence[Sample], process: str, what: str, first: int, last: int) -> float:
-    """How much more there is in phase `last` than in phase `first`, as a share: medians, so that no moment decides."""
+    """How much more there is in phase `last` than in phase `first`, as a share of the memory that was resident then.
+
+    Medians, so that no moment decides.
+    """
     before, after = (typical(samples, process, what, phase) for phase in (first, last))
-    return after / before - 1
+    return (after - before) / typical(samples, process, "rss_bytes", first)
 
 
 def typical(samples: Sequence[Sample], process: str, what: str, phase: int) -> float:
