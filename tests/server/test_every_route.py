@@ -1,5 +1,6 @@
 """What holds for all routes alike: a route that is added is held to it by being in the table."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -76,3 +77,52 @@ def test_variables_that_the_template_does_not_read_are_told(site: Site, strict: 
     assert answer.headers["x-octavo-unknown-fields"] == "chat_template_kwargs.unread"
     refused = strict.post(path, body)
     assert refused.status_code == 400 and "chat_template_kwargs.unread" in refused.json()["error"]["message"]
+
+
+MANY = 30_000
+IDS = [1, 2, 3] * (MANY // 3)
+TEXTS = [{"type": "text", "text": "a"}] * MANY
+TOOLS = [{"name": f"f{number}", "input_schema": {"type": "object"}} for number in range(MANY // 4)]
+TOOLED = [{"type": "function", "function": {"name": tool["name"]}} for tool in TOOLS]
+LARGE: Mapping[str, Mapping[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": TEXTS}], "tools": TOOLED},
+    "/v1/completions": {"prompt": IDS},
+    "/v1/embeddings": {"input": IDS},
+    "/v1/responses": {"input": [{"role": "user", "content": TEXTS}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": TEXTS}], "tools": TOOLS},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": TEXTS}], "tools": TOOLS},
+    "/tokenize": {"prompt": "a b c " * (MANY // 3), "return_token_strs": True},
+    "/detokenize": {"tokens": IDS},
+    "/octavo/v1/explain": {"token_ids": IDS},
+    "/octavo/v1/pins": {"token_ids": IDS},
+}
+
+
+class Calls:
+    """How many functions the loop of a site calls, for the time of a block: work that holds up everybody."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.num = 0
+
+    def __enter__(self) -> "Calls":
+        self._site.run(self._watched(self._count))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._site.run(self._watched(None))
+
+    async def _watched(self, by: Any) -> None:
+        sys.setprofile(by)
+
+    def _count(self, _frame: object, event: str, _about: object) -> None:
+        self.num += event in ("call", "c_call")
+
+
+@pytest.mark.parametrize("path", [route.path for route in ROUTES if route.body is not None])
+def test_a_large_body_is_not_worked_on_where_everybody_waits(site: Site, path: str) -> None:
+    """What each of its parts, tokens or tools takes is done in a thread."""
+    with Calls(site) as calls:
+        answer = site.post(path, {**BODIES[path], **LARGE[path]})
+    assert answer.status_code in (200, 400), answer.text
+    assert calls.num < MANY // 4

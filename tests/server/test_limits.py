@@ -83,6 +83,17 @@ def test_conversations_that_are_only_counted_have_the_limit_too(small: Site) -> 
     assert error_of(small.post("/tokenize", {"messages": [SAY] * 3}))["param"] == "messages"
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_blocks_that_are_messages_of_a_chat_count_as_such(small: Site, path: str) -> None:
+    """Else a turn of many results would be a conversation without a limit."""
+    length = {"max_tokens": 1} if path == "/v1/messages" else {}
+    results = [{"type": "tool_result", "tool_use_id": f"t{number}", "content": "x"} for number in range(3)]
+    fits, more = ({"messages": [{"role": "user", "content": results[:most]}], **length} for most in (2, 3))
+    assert small.post(path, fits).status_code == 200
+    refused = small.post(path, more)
+    assert refused.status_code == 400 and "--max-messages" in refused.json()["error"]["message"]
+
+
 def test_the_limit_of_a_body_is_exact(small: Site) -> None:
     body = json.dumps({"prompt": "x"}).encode()
     fits = body + b" " * (SMALL.max_body_bytes - len(body))

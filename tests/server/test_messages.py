@@ -11,7 +11,7 @@ from anthropic.resources.messages import Messages
 from pydantic import BaseModel
 
 from octavo.models.checkpoint import Checkpoint
-from octavo.server.anthropic.schema import CountRequest, MessagesRequest
+from octavo.server.anthropic.schema import CountRequest, MessagesRequest, ToolUse
 from tests.server.dialects import events_of, message_of
 from tests.server.site import PATIENCE_S, Site, running
 
@@ -122,6 +122,12 @@ def test_the_client_reads_tool_use(client: anthropic.Anthropic, choice: Any) -> 
         pieces = [event.partial_json for event in stream if event.type == "input_json"]
         final = stream.get_final_message()
     assert plain(final) == plain(whole) and json.loads("".join(pieces)) == use.input and len(pieces) > 3
+
+
+def test_more_than_one_tool_may_be_asked_for() -> None:
+    """As with parallel_tool_calls, which where a template knows no tools must be true for it."""
+    said = ({"disable_parallel_tool_use": False}, {"disable_parallel_tool_use": True}, {})
+    assert [ToolUse.model_validate({**ANY, **each}).several for each in said] == [True, False, None]
 
 
 class Weather(BaseModel):

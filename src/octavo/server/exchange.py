@@ -56,6 +56,7 @@ class Exchange:
         "headers",
         "id",
         "method",
+        "num_bytes",
         "path",
         "query",
         "replied",
@@ -77,6 +78,8 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         """Of the request, names in lower case; the last of equal names."""
         self.id = _request_id(self.headers.get(b"x-request-id"))
+        self.num_bytes = 0
+        """Of the request's body, as far as it was read: what takes so long that it belongs into a thread?"""
         self.replied: list[Header] = [(b"x-request-id", self.id.encode())]
         """Headers of the answer that are known so far."""
         if (id_header := manner_of(self.path).id_header) != "x-request-id":
@@ -113,6 +116,7 @@ class Exchange:
             size += len(part)
             if size > limit:
                 raise _too_large(limit)
+            self.num_bytes = size
             parts.append(part)
             more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)

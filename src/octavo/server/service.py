@@ -40,7 +40,7 @@ KEEP_ALIVE_S = 10.0
 PATIENCE_S = 15.0
 """Without a sign of life for this long the engine counts as stuck. In a long step it gives one twice a second."""
 LONG_TEXT = 20_000
-"""Characters from which tokenizing moves to a thread, so that it does not hold up the streams of others."""
+"""Characters, tokens, or bytes of a body, from which work on them moves to a thread and holds up no streams."""
 _SAFE_SEED_BITS = 53
 """A drawn seed is exact in every JSON reader, those with doubles only too."""
 
@@ -175,7 +175,7 @@ class Service:
         return await self.client.ask(ask)
 
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """`work()`, in a thread where it is about many characters, or numbers. Raises ApiError 400 for far too many."""
+        """`work()`, in a thread where it is about many characters, numbers or bytes. Raises ApiError 400: too many."""
         try:
             return await asyncio.to_thread(work) if size > LONG_TEXT else work()
         except TooLong as error:

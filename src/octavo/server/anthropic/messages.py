@@ -31,9 +31,10 @@ async def create_message(service: Service, exchange: Exchange) -> None:
     body = await read(service, exchange, MessagesRequest)
     if body.temperature is not None and body.temperature > 1:
         raise invalid(f"temperature must be from 0 to 1, got {body.temperature}", "temperature")
-    talk = conversation(body)
+    talk = await service.off_loop(exchange.num_bytes, lambda: conversation(body))
     with _renames(talk).applied():
-        chat = as_chat(body, **_prompt(body, talk), max_tokens=body.max_tokens, stop=body.stop_sequences)
+        prompt = await service.off_loop(exchange.num_bytes, lambda: _prompt(body, talk))
+        chat = as_chat(body, **prompt, max_tokens=body.max_tokens, stop=body.stop_sequences)
         reply = await begin(service, exchange, chat)
     await respond(exchange, body, reply.job, MessageWire(service, body, reply, exchange.id))
 
@@ -41,12 +42,13 @@ async def create_message(service: Service, exchange: Exchange) -> None:
 async def count_tokens(service: Service, exchange: Exchange) -> None:
     """How many tokens the same request to /v1/messages would have as its input. Nothing is generated."""
     body = await read(service, exchange, CountRequest)
-    talk = conversation(body)
+    talk = await service.off_loop(exchange.num_bytes, lambda: conversation(body))
     with _renames(talk).applied():
-        chat = as_chat(body, **_prompt(body, talk))
-        chosen(chat)
-        messages = chat_messages(service, exchange, chat.messages, chat.chat_template_kwargs)
-        ids = await chat_ids(service, chat, messages)
+        prompt = await service.off_loop(exchange.num_bytes, lambda: _prompt(body, talk))
+        chat = as_chat(body, **prompt)
+        await service.off_loop(exchange.num_bytes, lambda: chosen(chat))
+        messages = await chat_messages(service, exchange, chat.messages, chat.chat_template_kwargs)
+        ids = await chat_ids(service, exchange, chat, messages)
     await exchange.reply(200, msgspec.json.encode({"input_tokens": len(ids)}))
 
 
@@ -58,7 +60,7 @@ def _prompt(body: Turns, talk: Conversation) -> dict[str, Any]:
         "chat_template_kwargs": body.chat_template_kwargs,
         "tools": [_tool(tool) for tool in body.tools or ()] or None,
         "tool_choice": None if body.tool_choice is None else _tool_choice(body.tool_choice),
-        "parallel_tool_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
+        "parallel_tool_calls": None if body.tool_choice is None else body.tool_choice.several,
         "response_format": None if body.output_config is None else _format(body.output_config),
     }
 

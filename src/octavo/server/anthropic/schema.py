@@ -104,6 +104,11 @@ class ToolUse(Part):
     name: str | None = optional("With the type tool: its name.")
     disable_parallel_tool_use: bool | None = optional("Whether an answer uses one tool at most.", False)
 
+    @property
+    def several(self) -> bool | None:
+        """May an answer use more than one tool? None: that is not said."""
+        return None if self.disable_parallel_tool_use is None else not self.disable_parallel_tool_use
+
 
 class Thinking(Part):
     """Answers have no thinking beside their text."""

@@ -166,13 +166,3 @@ def check_nested(text: str, param: str) -> None:
         raise invalid(f"{param} is not usable: it is nested more than {MAX_DEPTH} deep", param) from None
     except ValueError:
         return  # no JSON: it stays the text that it is
-
-
-def text_size(value: Any) -> int:
-    """The characters of all strings in a JSON value, names left out: about how much there is to tokenize."""
-    size, level = 0, [value]
-    while level:
-        items = [item for each in level for item in (each.values() if type(each) is dict else each)]
-        size += sum([len(item) for item in items if type(item) is str])
-        level = [item for item in items if type(item) in _NESTING]
-    return size

@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.core.parameter import ParameterError
 from octavo.core.structured import Structure, StructuredOutput, StructuredOutputsParams, read_json
+from octavo.server.exchange import Exchange
 from octavo.server.openai.errors import ApiError, bad_parameter, invalid
 from octavo.server.openai.schema import AllowedTools, ChatRequest, NamedTool, Tool
 from octavo.server.openai.structured import check_form
@@ -47,12 +48,14 @@ class Calling:
         return secrets.token_hex(5)[:9] if self.format.id_len == 9 else f"call_{secrets.token_hex(12)}"
 
 
-async def asked_calls(service: Service, body: ChatRequest, form: StructuredOutput | None) -> Calling | None:
+async def asked_calls(
+    service: Service, exchange: Exchange, body: ChatRequest, form: StructuredOutput | None
+) -> Calling | None:
     """How tools may be called; None where they may not. `form`: what the answer must look like otherwise.
 
     Raises ApiError 400 for tools that there cannot be, and for a choice that does not fit them.
     """
-    choice, schemas = chosen(body)
+    choice, schemas = await service.off_loop(exchange.num_bytes, lambda: chosen(body))
     if choice == "none":
         return None
     if choice == "auto" and not service.config.server.enable_auto_tool_choice:

@@ -7,11 +7,18 @@ from typing import Any
 
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Delta
-from octavo.server.openai.body import text_size
 from octavo.server.openai.calling import Calling, CallWriter, asked_calls, shown_tools
 from octavo.server.openai.chunks import ChunkWire
 from octavo.server.openai.errors import ApiError, invalid
-from octavo.server.openai.intake import check_choices, check_stream, most_tokens, read, report_unknown, truncated
+from octavo.server.openai.intake import (
+    check_choices,
+    check_count,
+    check_stream,
+    most_tokens,
+    read,
+    report_unknown,
+    truncated,
+)
 from octavo.server.openai.job import Job, make_job
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.messages import Message, checked, unread
@@ -53,14 +60,14 @@ async def begin(service: Service, exchange: Exchange, body: ChatRequest) -> Repl
     check_stream(body)
     check_choices(service, body, 1)
     structure = await asked_structure(service, body)
-    calling = await asked_calls(service, body, structure) if body.tools or body.tool_choice else None
+    calling = await asked_calls(service, exchange, body, structure) if body.tools or body.tool_choice else None
     if calling is not None:
         calling = replace(calling, read=service.meters.calls_read(exchange.path, streams=bool(body.stream)))
         structure = calling.structure or structure
         body = _with_marks(service, body, calling)
     asked = asked_length(body, None)
-    messages = chat_messages(service, exchange, body.messages, body.chat_template_kwargs, body.documents)
-    ids = await chat_ids(service, body, messages, most_tokens(service, body))
+    messages = await chat_messages(service, exchange, body.messages, body.chat_template_kwargs, body.documents)
+    ids = await chat_ids(service, exchange, body, messages, most_tokens(service, body))
     echoed = _echoed(body, messages)
     prompt = truncated(service.context(exchange.tenant), body, Prompt(tuple(ids)), asked)
     job = make_job(service, exchange, body, [prompt], asked, _scores(body), structure)
@@ -89,7 +96,7 @@ def _echoed(body: ChatRequest, messages: Sequence[Message]) -> str:
     return prepare(messages[-1:])[0]["content"]
 
 
-def chat_messages(
+async def chat_messages(
     service: Service,
     exchange: Exchange,
     messages: Sequence[Message],
@@ -98,12 +105,15 @@ def chat_messages(
 ) -> list[Message]:
     """The messages as the template expects them. What it does not read is told as unknown fields are.
 
-    Raises ApiError 400, also for documents that it does not read.
+    Raises ApiError 400, also for too many of them, and for documents that it does not read.
     """
     template = service.template
     if template is None:
         raise invalid("this model has no chat template: use /v1/completions, or start with --chat-template", "messages")
-    prepared = checked(messages, template.source)
+    check_count(
+        service.config.limits, "messages", messages, "max_messages"
+    )  # a message of another protocol may make several here
+    prepared = await service.off_loop(exchange.num_bytes, lambda: checked(messages, template.source))
     if documents and "documents" not in template.variables:
         raise invalid("documents would not be seen: the chat template does not read them", "documents")
     vain = [name for name in variables or () if name not in template.variables and name not in _OURS]
@@ -113,7 +123,11 @@ def chat_messages(
 
 
 async def chat_ids(
-    service: Service, body: ChatRequest | TextRequest, messages: Sequence[Message], most: int | None = None
+    service: Service,
+    exchange: Exchange,
+    body: ChatRequest | TextRequest,
+    messages: Sequence[Message],
+    most: int | None = None,
 ) -> list[int]:
     """The conversation as the model reads it: no more than `most` tokens, where it is given.
 
@@ -121,13 +135,14 @@ async def chat_ids(
     """
     template = service.template
     assert template is not None, "chat_messages has checked"
-    opens, options = _turn(body), _template_options(body, template)
+    opens = _turn(body)
 
     def encode() -> list[int]:
+        options = _template_options(body, template)
         return encode_chat(service.tokenizer, template, list(messages), most, add_generation_prompt=opens, **options)
 
     try:
-        ids = await service.off_loop(text_size([messages, options]), encode)
+        ids = await service.off_loop(exchange.num_bytes, encode)
     except TemplateError as error:
         found = _PATH.match(str(error))
         param = found.group() if found else "messages"

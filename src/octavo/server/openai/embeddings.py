@@ -79,8 +79,8 @@ async def _conversation(service: Service, exchange: Exchange, body: EmbeddingReq
         continue_final_message=body.continue_final_message,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    messages = chat_messages(service, exchange, body.messages or [], body.chat_template_kwargs)
-    return [Prompt(tuple(await chat_ids(service, text, messages, most_tokens(service, body))))]
+    messages = await chat_messages(service, exchange, body.messages or [], body.chat_template_kwargs)
+    return [Prompt(tuple(await chat_ids(service, exchange, text, messages, most_tokens(service, body))))]
 
 
 def _check_lengths(service: Service, exchange: Exchange, prompts: Sequence[Prompt], field: str) -> None:

@@ -1,7 +1,7 @@
 """What endpoints do to a body before there is a job: read it, tell of unknown fields, check, cut prompts."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Sized
 from urllib.parse import quote
 
 from octavo.config.schema import LimitsConfig
@@ -46,10 +46,17 @@ async def read(service: Service, exchange: Exchange, kind: type[Model]) -> Model
 def check_counts(limits: LimitsConfig, body: Body) -> None:
     """Raises ApiError 400 for more prompts, messages and so on than one request may bring."""
     for field, setting in {**_COUNTED, **body.counted}.items():
-        value, most = getattr(body, field, None), getattr(limits, setting)
-        if most is not None and isinstance(value, list | dict) and len(value) > most:
-            flag = "--" + setting.replace("_", "-")
-            raise invalid(f"{field} has {len(value):,} entries, at most {most:,} are allowed ({flag})", field)
+        value = getattr(body, field, None)
+        if isinstance(value, list | dict):
+            check_count(limits, field, value, setting)
+
+
+def check_count(limits: LimitsConfig, field: str, value: Sized, setting: str) -> None:
+    """Raises ApiError 400 where the field has more entries than the setting allows."""
+    most = getattr(limits, setting)
+    if most is not None and len(value) > most:
+        flag = "--" + setting.replace("_", "-")
+        raise invalid(f"{field} has {len(value):,} entries, at most {most:,} are allowed ({flag})", field)
 
 
 def report_unknown(service: Service, exchange: Exchange, names: Sequence[str]) -> None:

@@ -37,9 +37,10 @@ from octavo.server.service import Service
 async def create_response(service: Service, exchange: Exchange) -> None:
     """Answers a conversation that is made of items. Nothing is stored."""
     body = await read(service, exchange, ResponsesRequest)
-    talk = conversation(body.instructions, body.input)
+    talk = await service.off_loop(exchange.num_bytes, lambda: conversation(body.instructions, body.input))
     with _renames(talk).applied():
-        reply = await begin(service, exchange, _chat(body, talk))
+        chat = await service.off_loop(exchange.num_bytes, lambda: _chat(body, talk))
+        reply = await begin(service, exchange, chat)
     await respond(exchange, body, reply.job, ResponseWire(service, body, reply))
 
 

@@ -30,7 +30,8 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
         "tokens": ids,
     }
     if body.return_token_strs:
-        answer["token_strs"] = [service.tokenizer.token_text(token) for token in ids]
+        spell = service.tokenizer.token_text
+        answer["token_strs"] = await service.off_loop(len(ids), lambda: [spell(token) for token in ids])
     await exchange.reply(200, msgspec.json.encode(answer))
 
 
@@ -47,11 +48,12 @@ async def ids_of(service: Service, exchange: Exchange, body: TextRequest) -> lis
         raise invalid(f"give one of {' and '.join(names)}", given[1] if given else "prompt")
     _check_about(body, given[0])
     if body.messages is not None:
-        messages = chat_messages(service, exchange, body.messages, body.chat_template_kwargs)
-        return await chat_ids(service, body, messages)
+        messages = await chat_messages(service, exchange, body.messages, body.chat_template_kwargs)
+        return await chat_ids(service, exchange, body, messages)
     text, adds = body.prompt, body.add_special_tokens is not False
     if text is None:
-        return checked_ids(service, getattr(body, given[0]), given[0])
+        given_ids = getattr(body, given[0])
+        return await service.off_loop(len(given_ids), lambda: checked_ids(service, given_ids, given[0]))
 
     def encode() -> list[int]:
         return service.tokenizer.encode(text, add_special_tokens=adds, parse_special=body.parse_special)
@@ -93,7 +95,11 @@ def _one_of(name: str, first: bool | None, second: bool | None) -> bool | None:
 async def detokenize(service: Service, exchange: Exchange) -> None:
     """The text that ids spell, control tokens included."""
     body = await read(service, exchange, DetokenizeRequest)
-    text = service.tokenizer.decode(checked_ids(service, body.tokens, "tokens"), skip_special_tokens=False)
+
+    def decode() -> str:
+        return service.tokenizer.decode(checked_ids(service, body.tokens, "tokens"), skip_special_tokens=False)
+
+    text = await service.off_loop(len(body.tokens), decode)
     await exchange.reply(200, msgspec.json.encode({"prompt": text, "content": text}))
 
 
