@@ -369,3 +369,16 @@ def test_settings_are_shown_without_their_secrets(checkpoint: Checkpoint) -> Non
     assert values["server.api_key"]["value"] == ["***"] and "hidden-key" not in json.dumps(found)
     assert values["model.model"]["value"] == "tiny" and values["model.model"]["help"]
     assert found["report"] == ["threads: 1"]
+
+
+def test_an_id_that_two_tenants_chose_is_to_each_its_own(shared: Site) -> None:
+    """And an answer whose id a client has chosen is found by it."""
+    for key, length in (("red", 1), ("blue", 2)):
+        headers = {**as_(key)["headers"], "x-request-id": "both"}
+        body = {"prompt": TEXT, "max_tokens": length, "ignore_eos": True, "request_id": "chosen"}
+        assert shared.post("/v1/completions", body, headers=headers).json()["id"] == "cmpl-chosen"
+    for name in ("both", "chosen", "cmpl-chosen"):
+        path = f"/octavo/v1/requests/{name}"
+        shown = {key: get(shared, path, key) for key in ("red", "blue", "staff")}
+        assert {key: each["tenant"] for key, each in shown.items()} == {"red": "red", "blue": "blue", "staff": "blue"}
+        assert shown["red"]["requests"][0]["generated_tokens"] == 1 != shown["blue"]["requests"][0]["generated_tokens"]

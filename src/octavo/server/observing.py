@@ -81,9 +81,10 @@ async def request(service: Service, exchange: Exchange) -> None:
     By the id of its answer, by its `x-request-id`, or as the engine calls it. A tenant sees its own.
     """
     name = exchange.path.removeprefix(REQUESTS)
-    origin, stories = service.recent.find(name)
+    operator = exchange.tenant.rules.operator
+    origin, stories = service.recent.find(name, None if operator else exchange.tenant.name)
     tenant = origin.tenant if origin is not None else next((c.queued.tenant for c in stories if c.queued), "")
-    if (not stories and origin is None) or not (exchange.tenant.rules.operator or tenant == exchange.tenant.name):
+    if (not stories and origin is None) or not (operator or tenant == exchange.tenant.name):
         raise ApiError(404, f"no request is remembered as {name!r}: {_FORGOTTEN}", code="request_not_found")
     look = await service.glance.look() if any(map(service.recent.is_live, stories)) else None
     live = {} if look is None else {one.request_id: one for one in look.requests}

@@ -91,7 +91,8 @@ class Recent:
         self._live: dict[RequestId, Story] = {}
         self._over: OrderedDict[RequestId, Story] = OrderedDict()
         self._origins: OrderedDict[str, Origin] = OrderedDict()
-        self._aliases: OrderedDict[str, str] = OrderedDict()
+        self._aliases: OrderedDict[tuple[str | None, str], str] = OrderedDict()
+        """What clients call their requests, each tenant its own, and under no tenant whoever said so last."""
         self.ready_s: float | None = None
         """When the first engine became ready."""
         self.handlers: Mapping[type, Callable[[Any], None]] = {
@@ -112,7 +113,8 @@ class Recent:
         """An HTTP request is about to ask the engine. Its client knows it by `x_request_id`, and maybe `also`."""
         _remember(self._origins, origin.name, origin)
         for alias in filter(None, (origin.x_request_id, also)):
-            _remember(self._aliases, alias, origin.name)
+            for whose in (origin.tenant, None):
+                _remember(self._aliases, (whose, alias), origin.name)
 
     def stopped(self, request_id: RequestId, choice: int) -> None:
         """A stop string ended this choice."""
@@ -124,9 +126,13 @@ class Recent:
         if handler is not None:
             handler(event)
 
-    def find(self, name: str) -> tuple[Origin | None, Sequence[Story]]:
-        """What is known under the id of an answer, of an HTTP request, or of a request to the engine."""
-        for own in dict.fromkeys((name, self._aliases.get(name, ""), name.partition("-")[2], name.partition("_")[2])):
+    def find(self, name: str, tenant: str | None = None) -> tuple[Origin | None, Sequence[Story]]:
+        """What is known under the id of an answer, of an HTTP request, or of a request to the engine.
+
+        `tenant`: who asks, where one tenant's ids must not hide another's.
+        """
+        tails = (name, name.partition("-")[2], name.partition("_")[2])
+        for own in dict.fromkeys(each for tail in tails for each in (tail, self._aliases.get((tenant, tail), ""))):
             stories = self._stories(own)
             if own and (stories or own in self._origins):
                 return self._origins.get(own) or self._origins.get(own.rpartition("-")[0]), stories
@@ -243,7 +249,7 @@ class Recent:
             self._over.popitem(last=False)
 
 
-def _remember(names: OrderedDict[str, Any], name: str, value: Any) -> None:
+def _remember(names: OrderedDict[Any, Any], name: Any, value: Any) -> None:
     names[name] = value
     names.move_to_end(name)
     if len(names) > MOST_NAMES:
