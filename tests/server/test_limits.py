@@ -1,6 +1,8 @@
 """What operators may forbid or allow: limits of one request, strictness, control tokens in texts."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 from octavo.config.schema import Config, LimitsConfig, ModelConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.openai.schema import ChatRequest, CompletionRequest
-from tests.server.site import MAX_MODEL_LEN, Site, running
+from octavo.server.service import AT_ONCE, LONG_TEXT
+from tests.server.site import MAX_MODEL_LEN, PATIENCE_S, Site, running
 from tests.server.test_errors import JSON, error_of
 
 SMALL = LimitsConfig(
@@ -150,3 +153,34 @@ def test_control_tokens_in_texts_count_where_texts_are_trusted(small: Site, site
     assert [count + extra for count in trusted] == safe
     explicit = {"prompt": control, "parse_special": False}
     assert small.post("/tokenize", explicit).json()["count"] == safe[0]
+
+
+def test_long_texts_are_tokenized_a_few_at_a_time_also_where_their_clients_have_gone(site: Site) -> None:
+    """Each takes a hundred times its size in memory meanwhile: forty that hung up would take all there is."""
+    working, most, go_on = 0, 0, threading.Event()
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal working, most
+        with lock:
+            working += 1
+            most = max(most, working)
+        assert go_on.wait(PATIENCE_S)
+        with lock:
+            working -= 1
+
+    async def visitors() -> None:
+        service = site.app.service
+        gone = [asyncio.ensure_future(service.off_loop(LONG_TEXT + 1, work)) for _ in range(40)]
+        while working < AT_ONCE:
+            await asyncio.sleep(0)
+        for one in gone:
+            one.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        stays = asyncio.ensure_future(service.off_loop(LONG_TEXT + 1, work))
+        assert await service.off_loop(LONG_TEXT, lambda: "short") == "short"
+        go_on.set()
+        await stays
+
+    site.run(visitors())
+    assert most == AT_ONCE

@@ -5,6 +5,8 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from octavo.config.pooler import read_pooler
@@ -13,6 +15,7 @@ from octavo.config.tenants import Tenant
 from octavo.engine.asks import Ask
 from octavo.engine.client import EngineClient, EngineFacts, EngineState
 from octavo.engine.clock import now
+from octavo.engine.heap import give_back
 from octavo.models.catalog import names_of
 from octavo.server.catalogue.compatible import cache_config
 from octavo.server.catalogue.metric import Sources
@@ -41,6 +44,8 @@ PATIENCE_S = 15.0
 """Without a sign of life for this long the engine counts as stuck. In a long step it gives one twice a second."""
 LONG_TEXT = 20_000
 """Characters, tokens, or bytes of a body, from which work on them moves to a thread and holds up no streams."""
+AT_ONCE = 2
+"""Of those, also where their clients have gone: a text takes some 100 bytes of memory for each character meanwhile."""
 _SAFE_SEED_BITS = 53
 """A drawn seed is exact in every JSON reader, those with doubles only too."""
 
@@ -75,6 +80,7 @@ class Service:
         self.registry = registry_of(self._sources)
         self.tool_format = _tool_format(config.server.tool_call_parser, "" if template is None else template.source)
         self.keep_alive_s = KEEP_ALIVE_S
+        self._long_texts = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="long-texts")
         self.began = int(time.time())
         self.openapi: dict[str, Any] = {}
         seed = config.model.seed
@@ -177,9 +183,21 @@ class Service:
     async def off_loop(self, size: int, work: Callable[[], T]) -> T:
         """`work()`, in a thread where it is about many characters, numbers or bytes. Raises ApiError 400: too many."""
         try:
-            return await asyncio.to_thread(work) if size > LONG_TEXT else work()
+            if size <= LONG_TEXT:
+                return work()
+            context = copy_context()  # so that a line of the log still says whose request it is about
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._long_texts, lambda: context.run(_and_give_back, work))
         except TooLong as error:
             raise too_long(error.at_most, f", but the prompt has at least {error.least:,}") from None
+
+
+def _and_give_back(work: Callable[[], T]) -> T:
+    """Does it, and gives the memory that it took for a moment back to the system."""
+    try:
+        return work()
+    finally:
+        give_back()
 
 
 def _tool_format(parser: str, template: str) -> Format:
