@@ -171,7 +171,7 @@ def _raised(
 
 def _more(now: int, by: int, room: float) -> int:
     """Never so much more that latency would leave the room if it grew in proportion; but one at least."""
-    return now + max(1, min(by, int(now * (room - 1.0))))
+    return now + max(1, int(min(by, now * (room - 1.0))))
 
 
 def _changed(state: State, throttle: Throttle, reason: str, why: str) -> tuple[State, Decision]:
