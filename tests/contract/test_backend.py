@@ -20,7 +20,9 @@ NUM_BLOCKS = 24
 GREEDY = SamplingParams(temperature=0, logprobs=2)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, logprobs=0)
 SCORED = SamplingParams(temperature=0, logprobs=1, prompt_logprobs=3)
-PENALISED = SamplingParams(temperature=1.2, top_k=40, repetition_penalty=1.2, frequency_penalty=0.3, min_p=0.01)
+PENALISED = SamplingParams(
+    temperature=1.2, top_k=40, repetition_penalty=1.2, frequency_penalty=0.3, min_p=0.01, typical_p=0.95
+)
 
 Open = Callable[[], Backend]
 

@@ -41,7 +41,7 @@ def test_a_number_is_a_finite_number(name, value):
         SamplingParams(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["top_p", "repetition_penalty"])
+@pytest.mark.parametrize("name", ["top_p", "typical_p", "repetition_penalty"])
 def test_zero_is_not_positive(name):
     with pytest.raises(ParameterError, match="above 0"):
         SamplingParams(**{name: 0})

@@ -131,3 +131,30 @@ def test_logits_are_not_changed():
     raw = logits(0, 1, 2)
     draw(raw, sample(logit_bias={0: 5}, logprobs=2, banned=(1,), presence_penalty=1, generated=(2,)))
     assert raw.tolist() == [0, 1, 2]
+
+
+def test_typical_tokens_are_those_that_surprise_as_expected():
+    """Four tokens of 1/2, 1/4, 1/8, 1/8: the entropy is 1.75 bits, so the second, of 2 bits, is the nearest."""
+    row = np.log(np.array([4, 2, 1, 1], np.float64)).astype(np.float32)
+    weights = np.exp(row.astype(np.float64) - float(row.max()))
+
+    def kept(**params: float) -> list[int]:
+        return np.flatnonzero(kept_tokens(row, weights, SamplingParams(**params))).tolist()
+
+    assert kept(typical_p=1e-9) == kept(typical_p=0.24) == [1]
+    assert kept(typical_p=0.26) == kept(typical_p=0.7) == [0, 1]  # 1 bit is 0.75 away, 3 bits are 1.25 away
+    assert kept(typical_p=0.8) == [0, 1, 2] and kept(typical_p=0.9) == [0, 1, 2, 3]
+    assert kept(typical_p=0.5, min_p=0.6) == [0] and kept(typical_p=0.5, top_k=1) == [0]
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
+def test_typical_tokens_are_as_the_paper_has_them(temperature: float):
+    """By surprise and entropy themselves, on a row like a model's."""
+    row = (np.random.default_rng(3).normal(size=500) * 3).astype(np.float32)
+    params = SamplingParams(temperature=temperature, typical_p=0.6)
+    weights = scaled_weights(row, temperature)
+    p = weights / weights.sum()
+    surprise = -np.log(np.maximum(p, 1e-300))
+    order = np.argsort(np.abs(surprise - np.sum(p * surprise)), kind="stable")
+    due = order[: 1 + int(np.searchsorted(np.cumsum(p[order]), 0.6))]
+    assert np.flatnonzero(kept_tokens(row, weights, params)).tolist() == sorted(due.tolist())

@@ -276,6 +276,7 @@ GENERATION: Mapping[str, Effect] = {
     "temperature": Effect(0),
     "top_p": Effect(1e-9),
     "top_k": Effect(1),
+    "typical_p": Effect(0.05),
     "min_p": Effect(1.0),
     "presence_penalty": Effect(2, among=MANY),
     "frequency_penalty": Effect(2, among=MANY),

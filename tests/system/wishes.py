@@ -52,7 +52,7 @@ def _sampling(rng: random.Random) -> Fields:
         {"temperature": 0},
         {"temperature": 1.0, "seed": rng.randrange(2**32)},
         {"temperature": 1.0, "top_p": 0.9, "top_k": 40},
-        {"temperature": 0.7, "min_p": 0.05},
+        {"temperature": 0.7, "min_p": 0.05, "typical_p": 0.9},
     )
     return rng.choice(kinds)
 

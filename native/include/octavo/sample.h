@@ -19,6 +19,7 @@ enum class SampleStatus : int32_t {
 struct SampleSpec {
   double temperature = 0;  // 0: arg-max
   double top_p = 1;        // >= 1: off
+  double typical_p = 1;    // >= 1: off
   double min_p = 0;        // 0: off
   float presence_penalty = 0;
   float frequency_penalty = 0;
@@ -87,7 +88,7 @@ SampleWorkspace divide_sample_scratch(const SampleScratch& scratch, int vocab);
 // One step's samples and targets in flat memory, as backends/cpu/sampling.py packs them. Jobs ascend by `row`.
 struct SampleJob {
   // The part that is the same for all draws of a SamplingParams.
-  double temperature, top_p, min_p;
+  double temperature, top_p, typical_p, min_p;
   float presence_penalty, frequency_penalty, repetition_penalty;
   int32_t top_k;
   int32_t num_alternatives;
@@ -104,7 +105,7 @@ struct SampleJob {
   int32_t first_alternative;  // in `alternatives`
   int64_t first_mask;         // in `masks`: ceil(vocab / 8) bytes; -1: no mask
 };
-static_assert(sizeof(SampleJob) == 112);
+static_assert(sizeof(SampleJob) == 120);
 
 struct SampleBatch {
   const SampleJob* jobs;

@@ -211,166 +211,7 @@ static int draw_from_row(const float* logits, int vocab, const Scale& scale, dou
   return c * kSampleChunk + crossing(weights, length, goal, before);
 }
 
-// Tokens that may be kept, in the order of their ids.
-struct Candidates {
-  float* logits;
-  float* weights;
-  int32_t* tokens;
-  int count;
-};
-
-// All tokens with a finite logit of at least `floor`; their weights are left open.
-static void gather(const float* logits, int vocab, const float* maxima, float floor, Candidates* found) {
-  floor = floor > -kLargest ? floor : -kLargest;
-  int count = 0;
-  for (int c = 0; c < chunk_count(vocab); ++c) {
-    if (!(maxima[c] >= floor)) continue;
-    const int first = c * kSampleChunk, end = first + chunk_length(vocab, c);
-    for (int token = first; token < end; ++token) {
-      found->logits[count] = logits[token];
-      found->tokens[count] = token;
-      count += logits[token] >= floor;
-    }
-  }
-  found->count = count;
-}
-
-// Sets the candidates' weights and returns their sum.
-static double weigh_candidates(const Scale& scale, Candidates* c) {
-  double total = 0;
-  for (int first = 0; first < c->count; first += kSampleChunk) {
-    Chunk chunk;
-    load_chunk(c->logits + first, chunk_length(c->count, first / kSampleChunk), -kInfinity, &chunk);
-    total += weigh_chunk(scale, &chunk);
-    __builtin_memcpy(c->weights + first, &chunk, sizeof chunk);
-  }
-  return total;
-}
-
-// Unsigned integers in the order of the floats; both zeros are equal.
-static uint32_t order_of(float x) {
-  x += 0.0f;
-  int32_t bits;
-  __builtin_memcpy(&bits, &x, 4);
-  return static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
-}
-
-static float float_at(uint32_t order) {
-  const uint32_t bits = order ^ (order & 0x80000000u ? 0x80000000u : 0xffffffffu);
-  float x;
-  __builtin_memcpy(&x, &bits, 4);
-  return x;
-}
-
-// The last token that is kept, in the order (higher logit, then lower id).
-struct Cut {
-  uint32_t order;
-  int32_t token;
-};
-
-static bool keeps(const Cut& cut, float logit, int32_t token) {
-  const uint32_t order = order_of(logit);
-  return order > cut.order || (order == cut.order && token <= cut.token);
-}
-
-// What the kept tokens reach: a number of them, or a weight, whichever comes first.
-struct Reach {
-  int64_t count;
-  double weight;
-
-  bool met(int64_t kept, double weighed) const { return kept >= count || weighed >= weight; }
-};
-
-// One digit of a radix select: the bucket in which `reach` is met, and what lies above it.
-struct Digit {
-  int shift, bits;
-
-  uint32_t of(float logit) const { return order_of(logit) >> shift & ((1u << bits) - 1); }
-};
-
-static uint32_t find_bucket(const Candidates& c, int count, Digit digit, const Reach& reach, SampleWorkspace& work,
-                            int64_t* kept, double* weighed) {
-  const int buckets = 1 << digit.bits;
-  __builtin_memset(work.bucket_counts, 0, buckets * sizeof(int32_t));
-  __builtin_memset(work.bucket_weights, 0, buckets * sizeof(double));
-  for (int i = 0; i < count; ++i) {
-    const uint32_t bucket = digit.of(c.logits[work.places[i]]);
-    ++work.bucket_counts[bucket];
-    work.bucket_weights[bucket] += c.weights[work.places[i]];
-  }
-  int found = 0;
-  int64_t kept_above = *kept;
-  double weighed_above = *weighed;
-  for (int bucket = buckets - 1; bucket >= 0; --bucket) {
-    if (work.bucket_counts[bucket] == 0) continue;
-    found = bucket;
-    *kept = kept_above;
-    *weighed = weighed_above;
-    kept_above += work.bucket_counts[bucket];
-    weighed_above += work.bucket_weights[bucket];
-    if (reach.met(kept_above, weighed_above)) break;
-  }
-  return static_cast<uint32_t>(found);
-}
-
-// The shortest run of candidates, best first, that meets `reach` (all of them where none does). count > 0.
-static Cut find_cut(const Candidates& c, const Reach& reach, SampleWorkspace& work) {
-  const Digit digits[] = {{21, 11}, {10, 11}, {0, 10}};
-  int count = c.count;
-  for (int i = 0; i < count; ++i) work.places[i] = i;
-  int64_t kept = 0;
-  double weighed = 0;
-  uint32_t order = 0;
-  for (const Digit& digit : digits) {
-    const uint32_t bucket = find_bucket(c, count, digit, reach, work, &kept, &weighed);
-    order |= bucket << digit.shift;
-    int left = 0;
-    for (int i = 0; i < count; ++i) {
-      const int32_t place = work.places[i];
-      work.places[left] = place;
-      left += digit.of(c.logits[place]) == bucket;
-    }
-    count = left;
-  }
-  int last = 0;  // those left are equal, lower ids first
-  for (int i = 0; i < count; ++i) {
-    last = i;
-    if (reach.met(++kept, weighed += c.weights[work.places[i]])) break;
-  }
-  return Cut{order, c.tokens[work.places[last]]};
-}
-
-static void keep(const Cut& cut, Candidates* c) {
-  int kept = 0;
-  for (int i = 0; i < c->count; ++i) {
-    const float logit = c->logits[i];
-    const int32_t token = c->tokens[i];
-    c->logits[kept] = logit;
-    c->weights[kept] = c->weights[i];
-    c->tokens[kept] = token;
-    kept += keeps(cut, logit, token);
-  }
-  c->count = kept;
-}
-
-// The `count` best tokens of a row, in the order of their ids; fewer where fewer are finite.
-static Candidates best_tokens(const float* logits, int vocab, const float* maxima, int count, SampleWorkspace& work) {
-  Candidates c{work.logits, work.weights, work.tokens, chunk_count(vocab)};
-  const Reach reach{count, __builtin_huge_val()};
-  float floor = -kInfinity;
-  if (count <= c.count) {
-    for (int i = 0; i < c.count; ++i) {
-      c.logits[i] = maxima[i];
-      c.tokens[i] = i;
-      c.weights[i] = 0;
-    }
-    floor = float_at(find_cut(c, reach, work).order);
-  }
-  gather(logits, vocab, maxima, floor, &c);
-  __builtin_memset(c.weights, 0, c.count * sizeof(float));
-  if (c.count > count) keep(find_cut(c, reach, work), &c);
-  return c;
-}
+#include "candidates.inl"
 
 // Philox4x32-10 (Salmon et al., SC 2011): the number in [0, 1) of (seed, choice, index), a multiple of 2^-24.
 static double uniform(uint64_t seed, uint32_t choice, uint32_t index) {
@@ -396,6 +237,34 @@ static float nucleus_floor(const SampleSpec& spec, int vocab, float peak, double
   return floor > -kLargest ? static_cast<float>(floor) : -kLargest;
 }
 
+static void keep_likely(float least, Candidates* c) {
+  int kept = 0;
+  for (int i = 0; i < c->count; ++i) {
+    const float weight = c->weights[i];
+    c->logits[kept] = c->logits[i];
+    c->weights[kept] = weight;
+    c->tokens[kept] = c->tokens[i];
+    kept += weight >= least;
+  }
+  c->count = kept;
+}
+
+// Keeps the candidates whose surprise is nearest to the expected one: with x = (logit - peak) / temperature both differ
+// from -x and from the mean of -x by the same constant, so that |x - mean| is the distance.
+static void keep_typical(double peak, double temperature, double typical_p, Candidates* c, SampleWorkspace& work) {
+  double total = 0, mean = 0;
+  for (int i = 0; i < c->count; ++i) {
+    total += c->weights[i];
+    if (c->weights[i] > 0) mean += c->weights[i] * ((c->logits[i] - peak) / temperature);
+  }
+  mean /= total;
+  for (int i = 0; i < c->count; ++i) {
+    const double distance = (c->logits[i] - peak) / temperature - mean;
+    c->logits[i] = static_cast<float>(distance < 0 ? distance : -distance);
+  }
+  keep(find_cut(*c, Reach{INT64_MAX, typical_p * total}, work), c);
+}
+
 static int draw_token(const float* logits, int vocab, const SampleSpec& spec, float peak, SampleWorkspace& work) {
   const double coolest = 0x1p-100;
   const double temperature = spec.temperature > coolest ? spec.temperature : coolest;
@@ -403,7 +272,8 @@ static int draw_token(const float* logits, int vocab, const SampleSpec& spec, fl
   const float least = static_cast<float>(spec.min_p);
   const double u = uniform(spec.seed, spec.choice, spec.index);
   const bool counted = spec.top_k > 0 && spec.top_k < vocab;
-  if (!counted && spec.top_p >= 1) {
+  const bool typical = spec.typical_p < 1;
+  if (!counted && spec.top_p >= 1 && !typical) {
     scale.least = least;
     return draw_from_row(logits, vocab, scale, u, work.sums);
   }
@@ -414,10 +284,14 @@ static int draw_token(const float* logits, int vocab, const SampleSpec& spec, fl
     total = weigh_candidates(scale, &c);
   } else {
     total = weigh_row(logits, vocab, scale, work.sums);
-    gather(logits, vocab, work.maxima, nucleus_floor(spec, vocab, peak, total), &c);
+    gather(logits, vocab, work.maxima, spec.top_p < 1 ? nucleus_floor(spec, vocab, peak, total) : -kLargest, &c);
     weigh_candidates(scale, &c);
   }
   if (spec.top_p < 1) keep(find_cut(c, Reach{INT64_MAX, spec.top_p * total}, work), &c);
+  if (typical) {
+    keep_likely(least, &c);
+    keep_typical(peak, temperature, spec.typical_p, &c, work);
+  }
   double kept = 0;
   for (int i = 0; i < c.count; ++i) kept += c.weights[i] = c.weights[i] >= least ? c.weights[i] : 0;
   return c.tokens[crossing(c.weights, c.count, u * kept, 0)];

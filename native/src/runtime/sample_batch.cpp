@@ -39,6 +39,7 @@ SampleSpec spec_of(const SampleBatch& batch, const SampleJob& job) {
   SampleSpec spec;
   spec.temperature = job.temperature;
   spec.top_p = job.top_p;
+  spec.typical_p = job.typical_p;
   spec.min_p = job.min_p;
   spec.presence_penalty = job.presence_penalty;
   spec.frequency_penalty = job.frequency_penalty;

@@ -60,6 +60,8 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     """Keep the k most likely tokens; 0 or -1 keeps all."""
+    typical_p: float = 1.0
+    """Keep the tokens whose surprise is nearest to the expected one, of together this share of the probability."""
     min_p: float = 0.0
     """Keep tokens whose probability is at least this share of the best one's."""
     presence_penalty: float = 0.0
@@ -233,6 +235,7 @@ BOUNDS: Mapping[str, Bounds] = {
     "temperature": Bounds(float, 0, 100),
     "top_p": Bounds(float, 0, 1, above=True),
     "top_k": Bounds(int, 0),
+    "typical_p": Bounds(float, 0, 1, above=True),
     "min_p": Bounds(float, 0, 1),
     "presence_penalty": Bounds(float, -2, 2),
     "frequency_penalty": Bounds(float, -2, 2),
@@ -272,6 +275,7 @@ _NOT_OF_BEAMS: dict[str, tuple[tuple[Any, ...], str]] = {
     "temperature": ((0, 1), "0 or 1"),
     "top_p": ((1,), "1"),
     "top_k": ((0,), "0"),
+    "typical_p": ((1,), "1"),
     "min_p": ((0,), "0"),
     "presence_penalty": ((0,), "0"),
     "frequency_penalty": ((0,), "0"),

@@ -18,7 +18,7 @@ SCORED = np.dtype([("token", "<i4"), ("rank", "<i4"), ("logprob", "<f4"), ("stat
 ALTERNATIVE = np.dtype([("token", "<i4"), ("logprob", "<f4")])
 
 # SampleJob in two halves: what a SamplingParams decides, and what a draw adds.
-_PARAMS = struct.Struct("<3d3f4i")
+_PARAMS = struct.Struct("<4d3f4i")
 _DRAW = struct.Struct("<iQIIiiiiqiiq")
 JOB_BYTES = _PARAMS.size + _DRAW.size
 
@@ -194,7 +194,7 @@ class _ScoreParams(dict[int, bytes]):
     """num_alternatives -> the first half of a job that scores a target."""
 
     def __missing__(self, num_alternatives: int) -> bytes:
-        packed = self[num_alternatives] = _PARAMS.pack(0, 1, 0, 0, 0, 1, 0, num_alternatives, 0, _ALL_ALLOWED)
+        packed = self[num_alternatives] = _PARAMS.pack(0, 1, 1, 0, 0, 0, 1, 0, num_alternatives, 0, _ALL_ALLOWED)
         return packed
 
 
@@ -208,6 +208,7 @@ def _fix(params: SamplingParams) -> _Fixed:
     packed = _PARAMS.pack(
         params.temperature,
         params.top_p,
+        params.typical_p,
         params.min_p,
         params.presence_penalty,
         params.frequency_penalty,

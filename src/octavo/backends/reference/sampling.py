@@ -16,18 +16,22 @@ Given one row of raw logits, float32, and a `Sample`:
 6.  `top_p`: of these, keep the shortest run from the front of that order whose weights add up to top_p x the weights
     of all that step 5 kept, or more. Never empty.
 7.  `min_p`: of these, keep those with w >= min_p. (The best token's w is 1, so it always stays.)
-8.  u = philox, in [0, 1), keyed by (seed, choice, index). In the order of token ids, the first kept token at which
+8.  `typical_p`: of these, with p = w / the sum of their weights: keep the shortest run from the front of the order
+    (-log p nearer to its mean, the entropy, then lower id) whose weights add up to typical_p x that sum, or more. Never
+    empty. (Locally typical sampling: Meister et al., TACL 2023. With x = (l - max l) / temperature, -log p and its mean
+    differ from -x and its mean by one constant, so |x - sum(p x)| is the distance. It is compared as a float32.)
+9.  u = philox, in [0, 1), keyed by (seed, choice, index). In the order of token ids, the first kept token at which
     the running sum of weights is above u x their whole sum. (Ids, not ranks: no sort is needed, and it is the same
     distribution.)
 
 Logprobs are of the raw distribution, before step 2: l - max - log(sum(exp(l - max))). The rank of a token is one more
 than the number of tokens with a higher raw logit. Alternatives are the first n in the order (higher l, then lower id).
 
-Here, steps 4 to 8 and logprobs are computed in float64. An implementation in float32 gives the same token unless u, a
-nucleus boundary or min_p lies within its stated error of a tie; the tests measure that distance with `margins`.
+Here, steps 4 to 9 and logprobs are computed in float64. An implementation in float32 gives the same token unless u, a
+nucleus or typical boundary, or min_p lies within its stated error of a tie; tests measure that distance with `margins`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +163,7 @@ _COLDEST = 2.0**-100
 
 
 def kept_tokens(adjusted: Logits, weights: NDArray[np.float64], params: SamplingParams) -> NDArray[np.bool_]:
-    """Steps 5 to 7: a mask over the vocabulary."""
+    """Steps 5 to 8: a mask over the vocabulary."""
     order = descending(adjusted)
     if params.top_k:
         order = order[: params.top_k]
@@ -168,7 +172,32 @@ def kept_tokens(adjusted: Logits, weights: NDArray[np.float64], params: Sampling
         order = order[: 1 + int(np.searchsorted(sums, params.top_p * sums[-1], side="left"))]
     kept = np.zeros(len(adjusted), bool)
     kept[order] = True
-    return kept & (weights >= params.min_p) & (adjusted > -np.inf)
+    kept &= (weights >= params.min_p) & (adjusted > -np.inf)
+    if params.typical_p < 1:
+        order, sums = typical_order(adjusted, weights, kept, params)
+        kept[order[1 + int(np.searchsorted(sums, params.typical_p * sums[-1], side="left")) :]] = False
+    return kept
+
+
+def typical_order(
+    adjusted: Logits, weights: NDArray[np.float64], kept: NDArray[np.bool_], params: SamplingParams
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Step 8: the ids of `kept` tokens, the most typical first, and the running sums of their weights."""
+    ids = np.flatnonzero(kept)
+    distances = typical_distances(adjusted, weights, ids, params)
+    order = ids[np.argsort(distances, kind="stable")]
+    return order, np.cumsum(weights[order])
+
+
+def typical_distances(
+    adjusted: Logits, weights: NDArray[np.float64], ids: NDArray[np.intp], params: SamplingParams
+) -> NDArray[np.float32]:
+    """How far the surprise of each of these tokens is from the expected one."""
+    scaled = (adjusted[ids].astype(np.float64) - float(adjusted.max())) / max(params.temperature, _COLDEST)
+    shares = weights[ids] / weights[ids].sum()
+    mean = np.sum(np.where(shares > 0, shares * scaled, 0.0))
+    with np.errstate(over="ignore"):
+        return np.abs(scaled - mean).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +210,12 @@ class Margins:
     """|top_p - the nearest running sum|; infinite where top_p is off."""
     min_p: float
     """The smallest |w / min_p - 1| of a w below 1, which exp gives exactly; infinite where min_p is off."""
+    typical: float
+    """As `nucleus`, of typical_p; or how near in distance the last kept token is to another one with another logit."""
 
     @property
     def least(self) -> float:
-        return min(self.draw, self.nucleus, self.min_p)
+        return min(self.draw, self.nucleus, self.min_p, self.typical)
 
 
 def margins(logits: Logits, sample: Sample) -> Margins:
@@ -199,4 +230,17 @@ def margins(logits: Logits, sample: Sample) -> Margins:
         nucleus = np.abs(running / running[-1] - params.top_p).min()
     if params.min_p:
         min_p = np.abs(weights[weights < 1] / params.min_p - 1).min(initial=np.inf)
-    return Margins(float(draw_margin), float(nucleus), float(min_p))
+    typical = _typical_margin(adjusted, weights, params) if params.typical_p < 1 else np.inf
+    return Margins(float(draw_margin), float(nucleus), float(min_p), float(typical))
+
+
+def _typical_margin(adjusted: Logits, weights: NDArray[np.float64], params: SamplingParams) -> float:
+    kept = kept_tokens(adjusted, weights, replace(params, typical_p=1.0))
+    order, sums = typical_order(adjusted, weights, kept, params)
+    distances = typical_distances(adjusted, weights, np.flatnonzero(kept), params).astype(np.float64)
+    last = order[int(np.searchsorted(sums, params.typical_p * sums[-1], side="left"))]
+    ids = np.flatnonzero(kept)
+    others = distances[adjusted[ids] != adjusted[last]]
+    at = distances[ids == last][0]
+    nearest = np.abs(others - at).min(initial=np.inf) / (1 + at) if np.isfinite(at) else 0.0
+    return float(min(np.abs(sums / sums[-1] - params.typical_p).min(), nearest))

@@ -23,7 +23,6 @@ _STRUCTURE = "it belongs into structured_outputs (as `json`, for a schema) or re
 _OLDER = "functions are called as tools: see tools and tool_choice"
 
 NOT_YET: Mapping[str, Known] = {
-    "typical_p": Known("typical sampling is not available", (1.0, 1)),
     "suffix": Known("the model has no fill-in-the-middle tokens", ("",)),
     "prompt_embeds": Known("prompts are text or token ids"),
     "guided_decoding_backend": Known("there is one backend", ("auto", "guidance", "llguidance")),

@@ -59,6 +59,7 @@ def asked_length(body: Sampling, default: int | None) -> Asked:
 _SAME = (
     "temperature",
     "top_p",
+    "typical_p",
     "min_p",
     "n",
     "best_of",

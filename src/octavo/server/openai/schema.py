@@ -308,6 +308,9 @@ class Generation(Body):
     temperature: float | None = sampled("temperature", "How freely tokens are drawn. 0 is greedy.")
     top_p: float | None = sampled("top_p", "Sample from the most likely tokens that make up this probability.")
     top_k: int | None = sampled("top_k", "Sample from the k most likely tokens; 0 or -1: all.", minimum=-1)
+    typical_p: float | None = sampled(
+        "typical_p", "Sample from the tokens that surprise about as much as is to be expected, of this probability."
+    )
     min_p: float | None = sampled("min_p", "Sample from tokens at least this share as likely as the best one.")
     presence_penalty: float | None = sampled("presence_penalty", "Lowers tokens that were generated before.")
     frequency_penalty: float | None = sampled(
@@ -375,7 +378,7 @@ class Sampling(Generation):
         "use_beam_search",
         "Search for the most likely answers instead of drawing: n of best_of beams, best first, all at once when they "
         "are known, in a stream too. Stop strings cut the answers that were found. Not with temperature (but 0 or 1), "
-        "top_p, top_k, min_p, penalties, logit_bias, allowed_token_ids, bad_words, or a form of the answer.",
+        "top_p, top_k, min_p, typical_p, penalties, logit_bias, allowed_token_ids, bad_words, or a form of the answer.",
     )
     length_penalty: float | None = sampled(
         "length_penalty",
