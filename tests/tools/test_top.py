@@ -1,6 +1,7 @@
 """`octavo top`: what a real server says of itself, drawn for terminals of any size."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def test_it_is_typed_once_for_people_and_for_machines(
 ) -> None:
     site = busy[0]
     assert main(["top", "--once", "--url", site.url]) == OK
-    assert "running 0/" in capsys.readouterr().out
+    assert re.search(r"running [01]/64 ", capsys.readouterr().out)  # the look at the engine may be a moment old
     assert main(["top", "--json", "--url", site.url]) == OK
     assert json.loads(capsys.readouterr().out)["object"] == "state"
     assert main(["top", "--once", "--url", "http://127.0.0.1:1"]) == FAILED
