@@ -19,7 +19,7 @@ class _Course:
     __slots__ = ("arrival_s", "choices_left", "last_s")
 
     def __init__(self, queued: Queued) -> None:
-        self.arrival_s = queued.time_s if queued.arrival_s is None else queued.arrival_s
+        self.arrival_s = queued.came_s
         self.choices_left = queued.num_choices
         self.last_s: dict[int, float] = {}
         """Choice -> the time of its last token."""

@@ -20,6 +20,11 @@ class Queued:
     arrival_s: float | None = None
     """When whoever submitted it had it. None: now."""
 
+    @property
+    def came_s(self) -> float:
+        """When it came, to whoever had it first: what latencies count from."""
+        return self.time_s if self.arrival_s is None else self.arrival_s
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:

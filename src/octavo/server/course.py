@@ -28,7 +28,7 @@ class Course:
 
     def __init__(self, queued: Queued, tally: Tally) -> None:
         self.tally = tally
-        self.arrival_s = queued.time_s if queued.arrival_s is None else queued.arrival_s
+        self.arrival_s = queued.came_s
         self.prompt_len = queued.prompt_len
         self.num_choices = self.choices_left = queued.num_choices
         self.max_tokens = queued.max_tokens

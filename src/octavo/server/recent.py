@@ -166,8 +166,7 @@ class Recent:
         self.ready_s = event.time_s if self.ready_s is None else self.ready_s
 
     def _queued(self, event: Queued) -> None:
-        came_s = event.time_s if event.arrival_s is None else event.arrival_s
-        story = Story(event.request_id, event.num_choices, came_s)
+        story = Story(event.request_id, event.num_choices, event.came_s)
         story.queued = event
         story.note(event)
         self._live[event.request_id] = story

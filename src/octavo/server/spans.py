@@ -149,7 +149,7 @@ class Traces:
         if trip is None:
             return
         self._trips[event.request_id] = trip
-        trip.start_s = event.time_s if event.arrival_s is None else event.arrival_s
+        trip.start_s = event.came_s
         trip.choices_left = event.num_choices
         trip.legs[0] = _Leg("queue", trip.start_s)
         trip.attributes |= {"gen_ai.usage.num_sequences": event.num_choices}
