@@ -4,6 +4,8 @@ Token ids are not told, only how many there were: whoever watches a server need 
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import msgspec
@@ -252,33 +254,6 @@ class EngineLostTold(Told, tag="engine_lost", frozen=True, kw_only=True):
     message: str
 
 
-AnyTold = (
-    Hello
-    | Dropped
-    | QueuedTold
-    | RefusedTold
-    | AdmittedTold
-    | ComputedTold
-    | PromptScoredTold
-    | EmbeddedTold
-    | GeneratedTold
-    | DraftedTold
-    | PreemptedTold
-    | FinishedTold
-    | StalledTold
-    | SteeredTold
-    | BlockStoredTold
-    | BlockEvictedTold
-    | PrefixPinnedTold
-    | PrefixUnpinnedTold
-    | TieredTold
-    | AuditedTold
-    | SteppedTold
-    | EngineReadyTold
-    | EngineLostTold
-)
-
-
 def miss_told(miss: Miss | None) -> MissTold | None:
     return None if miss is None else MissTold(miss.reason, miss.at, miss.evicted_s)
 
@@ -379,6 +354,8 @@ _TELLERS: Mapping[type, tuple[type[Told], Callable[[Any], dict[str, Any]]]] = {
 }
 KINDS: Mapping[str, type] = {str(told.__struct_config__.tag): kind for kind, (told, _) in _TELLERS.items()}
 """What may be followed: the name of a kind, and the events that have it."""
+AnyTold: Any = reduce(or_, (told for told, _ in _TELLERS.values()), Hello | Dropped)
+"""What comes over a stream of events: one of these."""
 
 
 def tell(event: Event, seq: int, epoch_s: float) -> Told:
