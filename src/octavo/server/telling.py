@@ -15,6 +15,21 @@ from octavo.core.events import Event
 from octavo.core.misses import Miss
 from octavo.core.waits import Waited
 
+WAITS = {
+    "step": "for the next step to be planned",
+    "behind": "for those before it, in the order of --scheduling-policy",
+    "tokens": "for tokens of a step (--max-num-batched-tokens)",
+    "seqs": "for a slot (--max-num-seqs)",
+    "blocks": "for KV blocks (--num-blocks, --kv-cache-memory-bytes)",
+    "partial_prefills": "for another prompt to be computed (--max-num-partial-prefills)",
+    "block_in_work": "for another request to compute its next block, which it then hits",
+    "loading": "for its blocks to come from the lower tier",
+    "turn": "since it was preempted in that very step",
+    "preemption": "while running requests were preempted",
+    "guide": "for its structured output to be compiled",
+}
+"""What a request may wait for, in words. Metrics tell each of them, also where nobody does."""
+
 
 class MissTold(msgspec.Struct, frozen=True):
     """Why tokens of a prompt were not found in the prefix cache."""

@@ -10,22 +10,7 @@ from octavo.core.waits import Waited
 from octavo.server.caching import WHY
 from octavo.server.recent import Happening, Story
 from octavo.server.state_shapes import Ended, Moment, StoryShown
-from octavo.server.telling import miss_told, waits_told
-
-WAITS = {
-    "step": "for the next step to be planned",
-    "seqs": "for a slot (--max-num-seqs)",
-    "blocks": "for KV blocks (--num-blocks, --kv-cache-memory-bytes)",
-    "tokens": "for tokens of a step (--max-num-batched-tokens)",
-    "partial_prefills": "for another prompt to be computed (--max-num-partial-prefills)",
-    "turn": "since it was preempted in that very step",
-    "block_in_work": "for another request to compute its next block, which it then hits",
-    "loading": "for its blocks to come from the lower tier",
-    "behind": "for those before it, in the order of --scheduling-policy",
-    "guide": "for its structured output to be compiled",
-    "preemption": "while running requests were preempted",
-}
-"""What a request may wait for, in words."""
+from octavo.server.telling import WAITS, miss_told, waits_told
 
 
 def story_shown(story: Story, live: LiveRequest | None) -> StoryShown:
@@ -62,7 +47,7 @@ def moments(story: Story, live: LiveRequest | None) -> Iterator[Moment]:
 
 
 def waits_in_words(waited: Iterable[Waited]) -> str:
-    """`2.9 s for KV blocks (it needed 12, 3 were free), 0.3 s for ...`; the longest first."""
+    """`2.90 s for KV blocks (...), of which it needed 12 and there were 3, 300.0 ms for ...`; the longest first."""
     longest = sorted(waited, key=lambda each: -each.seconds)
     return ", ".join(
         f"{_duration(each.seconds)} {WAITS.get(each.reason, each.reason)}{_need(each)}" for each in longest

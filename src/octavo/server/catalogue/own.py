@@ -9,21 +9,8 @@ from octavo.server.catalogue.metric import Metric, Number, Sources, counter, gau
 from octavo.server.metrics import ENGINE_LOST, STEP_FAILED
 from octavo.server.openai.codes import CODES
 from octavo.server.tallies import Tally
+from octavo.server.telling import WAITS
 
-WAITING = (
-    "step",
-    "behind",
-    "tokens",
-    "seqs",
-    "blocks",
-    "partial_prefills",
-    "block_in_work",
-    "loading",
-    "turn",
-    "preemption",
-    "guide",
-)
-"""What those who wait may lack: each is told, also where nobody does."""
 ERRORS = (STEP_FAILED, ENGINE_LOST, "not_finite", "nothing_allowed", "bad_token", "structured_outputs")
 """Why choices end with an error."""
 CAUSES = ("blocks", "priority", "beams")
@@ -228,7 +215,7 @@ SCHEDULING = (
         "octavo:num_requests_waiting_by_reason",
         "Choices that wait, by what they lacked when the last step was planned; step: the next plan",
         "choices",
-        lambda s: dict.fromkeys(WAITING, 0) | s.meters.waiting,
+        lambda s: dict.fromkeys(WAITS, 0) | s.meters.waiting,
         by=("reason",),
         law="sum = `vllm:num_requests_waiting`, always",
     ),
@@ -236,7 +223,7 @@ SCHEDULING = (
         "octavo:waited_seconds",
         "Time that choices had waited when they got a turn, by what they lacked",
         "seconds",
-        lambda s: dict.fromkeys(WAITING, 0) | s.meters.waited_s,
+        lambda s: dict.fromkeys(WAITS, 0) | s.meters.waited_s,
         by=("reason",),
     ),
     counter(
