@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 from urllib.parse import parse_qsl
 
@@ -34,7 +34,7 @@ from octavo.server.state_shapes import (
     TotalsShown,
     WindowShown,
 )
-from octavo.server.telling import KINDS, BlocksTold, Dropped, Hello, Told, tell, waits_told
+from octavo.server.telling import KINDS, Dropped, Hello, Told, blocks_told, tell, waits_told
 from octavo.server.timeline import story_shown
 
 REQUESTS = "/octavo/v1/requests/"
@@ -173,15 +173,13 @@ def _limits(service: Service) -> LimitsShown:
     """Each is a setting of this name, in one of these parts of the configuration."""
     config = service.config
     parts = (config.scheduler, config.cache, config.queue)
-    own = (next(part for part in parts if hasattr(part, name)) for name in LimitsShown.__annotations__)
-    values = {name: getattr(part, name) for name, part in zip(LimitsShown.__annotations__, own, strict=True)}
-    return cast(LimitsShown, values)
+    own = {name: next(part for part in parts if hasattr(part, name)) for name in LimitsShown.__annotations__}
+    return cast(LimitsShown, {name: getattr(part, name) for name, part in own.items()})
 
 
 def _load(look: Snapshot) -> LoadShown:
-    load = look.load
-    counts = (load.blocks_blank, load.blocks_cached, load.blocks_leased, load.blocks_pinned)
-    held = load.blocks_leased + load.blocks_pinned
+    load, blocks = look.load, blocks_told(look.load)
+    held = blocks.leased + blocks.pinned
     return {
         "step": look.step,
         "running": load.num_running,
@@ -189,8 +187,8 @@ def _load(look: Snapshot) -> LoadShown:
         "held": load.num_held,
         "waiting_tokens": load.num_waiting_tokens,
         "lacks": look.waiting,
-        "blocks": BlocksTold(*counts, load.blocks_reserved),
-        "kv_usage": held / sum(counts),
+        "blocks": blocks,
+        "kv_usage": held / (held + blocks.blank + blocks.cached),
     }
 
 
@@ -292,7 +290,7 @@ def _kinds(text: str) -> list[str]:
     return asked or list(KINDS)
 
 
-def _queries(exchange: Exchange, known: Mapping[str, str] | tuple[()]) -> dict[str, str]:
+def _queries(exchange: Exchange, known: Collection[str]) -> dict[str, str]:
     """What the URL asks for. Raises ApiError 400 for what nobody knows."""
     asked = dict(parse_qsl(exchange.query.decode("latin-1"), keep_blank_values=True))
     for name in asked:

@@ -13,6 +13,7 @@ import msgspec
 from octavo.core import events
 from octavo.core.events import Event
 from octavo.core.misses import Miss
+from octavo.core.types import Load
 from octavo.core.waits import Waited
 
 WAITS = {
@@ -277,6 +278,11 @@ def waits_told(waited: Collection[Waited]) -> list[WaitTold]:
     return [WaitTold(each.reason, round(each.seconds, 6), each.need, each.have) for each in waited]
 
 
+def blocks_told(state: events.Stepped | Load) -> BlocksTold:
+    counts = (state.blocks_blank, state.blocks_cached, state.blocks_leased, state.blocks_pinned)
+    return BlocksTold(*counts, state.blocks_reserved)
+
+
 def _fields(event: Event) -> dict[str, Any]:
     """The event's own fields under the names that are told; those that are not told are left out below."""
     return {_NAMES.get(name, name): getattr(event, name) for name in event.__dataclass_fields__}
@@ -329,9 +335,6 @@ def _evicted(event: events.BlockEvicted) -> dict[str, Any]:
 
 
 def _stepped(event: events.Stepped) -> dict[str, Any]:
-    blocks = BlocksTold(
-        event.blocks_blank, event.blocks_cached, event.blocks_leased, event.blocks_pinned, event.blocks_reserved
-    )
     return {
         "step": event.step,
         "tokens": event.num_tokens,
@@ -339,7 +342,7 @@ def _stepped(event: events.Stepped) -> dict[str, Any]:
         "waiting": event.num_waiting,
         "held": event.num_held,
         "lacks": event.waiting,
-        "blocks": blocks,
+        "blocks": blocks_told(event),
         "timings": event.timings_s,
     }
 
