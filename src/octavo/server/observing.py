@@ -134,7 +134,7 @@ _FORGOTTEN = "it was refused before the engine saw it, is longer ago than the la
 def _server(service: Service) -> ServerShown:
     return {
         "version": __version__,
-        "uptime_s": round(now() + service.epoch_s - service.began, 3),
+        "uptime_s": round(now() - service.began_s, 3),
         "models": list(service.names),
         "draining": service.duty.draining,
         "in_flight": service.duty.in_flight,
