@@ -76,6 +76,11 @@ class Story:
         """Choices that a stop string ended. The engine, which knows no text, says that they were aborted."""
         self.choices_left = num_choices
 
+    @property
+    def started(self) -> Admitted | None:
+        """When it ran for the first time."""
+        return next((event for event in self.events if isinstance(event, Admitted) and not event.resumed), None)
+
     def note(self, event: Happening) -> None:
         if len(self.events) >= MOST_EVENTS:
             del self.events[MOST_EVENTS // 2]
@@ -141,25 +146,27 @@ class Recent:
     def cached_tokens(self, request_id: RequestId) -> int | None:
         """Of its prompt, as far as it has started."""
         story = self._live.get(request_id)
-        started = (event for event in ([] if story is None else story.events) if isinstance(event, Admitted))
-        return next((event.cached_tokens for event in started), None)
+        started = None if story is None else story.started
+        return None if started is None else started.cached_tokens
 
     def was_stopped(self, request_id: RequestId, choice: int) -> bool:
         """Did a stop string end this choice?"""
-        story = self._live.get(request_id) or self._over.get(request_id)
+        story = self._story(request_id)
         return story is not None and choice in story.stopped
 
     def is_live(self, story: Story) -> bool:
         return story.request_id in self._live
 
+    def _story(self, request_id: RequestId) -> Story | None:
+        return self._live.get(request_id) or self._over.get(request_id)
+
     def _stories(self, name: str) -> list[Story]:
-        exact = self._live.get(name) or self._over.get(name)
+        exact = self._story(name)
         if exact is not None:
             return [exact]
-        index, found = 0, list[Story]()
-        while (story := self._live.get(f"{name}-{index}") or self._over.get(f"{name}-{index}")) is not None:
+        found = list[Story]()
+        while (story := self._story(f"{name}-{len(found)}")) is not None:
             found.append(story)
-            index += 1
         return found
 
     def _ready(self, event: EngineReady) -> None:
@@ -189,16 +196,14 @@ class Recent:
             self._window.count("prompt_tokens", story.queued.prompt_len, event.time_s)
             self._window.count("cached_tokens", event.cached_tokens, event.time_s)
 
-    def _happened(self, event: Computed | Embedded) -> None:
+    def _happened(self, event: Computed | Embedded | Preempted) -> None:
         story = self._live.get(event.request_id)
         if story is not None:
             story.note(event)
 
     def _preempted(self, event: Preempted) -> None:
         self._window.count("preemptions", 1, event.time_s)
-        story = self._live.get(event.request_id)
-        if story is not None:
-            story.note(event)
+        self._happened(event)
 
     def _generated(self, event: Generated) -> None:
         story = self._live.get(event.request_id)

@@ -15,8 +15,7 @@ from octavo.server.telling import WAITS, miss_told, waits_told
 
 def story_shown(story: Story, live: LiveRequest | None) -> StoryShown:
     """All that is known of one request to the engine; `live`: how it is now, where the engine has said so."""
-    admitted = next((event for event in story.events if isinstance(event, Admitted) and not event.resumed), None)
-    queued = story.queued
+    admitted, queued = story.started, story.queued
     return {
         "id": story.request_id,
         "state": _state(story, live),
@@ -72,8 +71,7 @@ def _state(story: Story, live: LiveRequest | None) -> str:
         return "lost"
     if not story.choices_left:
         return "finished"
-    started = any(isinstance(event, Admitted) for event in story.events)
-    return "running" if started else "waiting"
+    return "waiting" if story.started is None else "running"
 
 
 def _since(story: Story, time_s: float | None) -> float | None:
