@@ -81,7 +81,7 @@ class App:
         seconds = time.perf_counter() - exchange.began
         self.service.visits.ended(exchange.route, _method(exchange), exchange.status, seconds)
         if exchange.error is not None:
-            self.service.visits.failed(exchange.error.code, exchange.error.status)
+            self.service.visits.failed(exchange.error)
         self.service.journal.ended(exchange, seconds)
 
     async def _dispatch(self, exchange: Exchange, caller: Caller) -> None:

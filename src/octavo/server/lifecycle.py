@@ -218,7 +218,7 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
     settings = uvicorn.Config(
         app,
         loop="none",
-        http=patient(config.header_timeout, config.body_timeout, config.keep_alive_timeout, app.service.visits.refused),
+        http=patient(config.header_timeout, config.body_timeout, config.keep_alive_timeout, app.service.visits.failed),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -30,10 +30,6 @@ class Visits:
             duration = self.durations[route, method] = Histogram(LONG_S)
         duration.observe(seconds)
 
-    def refused(self, error: ApiError) -> None:
-        """Bytes that never became a request were answered so."""
-        self.failed(error.code, error.status)
-
-    def failed(self, code: str | None, status: int) -> None:
-        """An answer, or the end of a stream, was an error."""
-        self.errors[code or "none", status] += 1
+    def failed(self, error: ApiError) -> None:
+        """An answer, or the end of a stream, was this error; or bytes that never became a request were answered so."""
+        self.errors[error.code or "none", error.status] += 1
