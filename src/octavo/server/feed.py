@@ -56,9 +56,9 @@ class Reader:
             await self._changed.wait()
         if not self._events:
             return None
-        taken, events = (self._num_dropped, list(self._events)), self._events
+        taken = self._num_dropped, list(self._events)
         self._num_dropped = 0
-        events.clear()
+        self._events.clear()
         return taken
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from octavo.core.events import Event
@@ -28,12 +29,7 @@ class Listeners:
         self._all = (*self._all, handler)
 
     def on_event(self, event: Event) -> None:
-        for handler in self._handlers.get(type(event), ()):
-            try:
-                handler(event)
-            except Exception:
-                log.exception("a listener failed on a %s", type(event).__name__)
-        for handler in self._all:
+        for handler in chain(self._handlers.get(type(event), ()), self._all):
             try:
                 handler(event)
             except Exception:
