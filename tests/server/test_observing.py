@@ -270,6 +270,7 @@ def test_a_stop_string_is_no_abort(own: Site) -> None:
     name = answer.json()["id"]
     own.until(lambda: get(own, f"/octavo/v1/requests/{name}")["requests"][0]["state"] == "finished")
     assert get(own, f"/octavo/v1/requests/{name}")["requests"][0]["ended"][0]["reason"] == "stop"
+    assert state(own)["totals"]["finished"] == {"stop": 1, "length": 1}
 
 
 def test_a_request_that_waits_says_for_what(gated: tuple[Site, Gate]) -> None:

@@ -1,6 +1,6 @@
 """Meters: the engine's events become numbers. What they are called is in `catalogue/`.
 
-Fed by `EngineClient.listen` and nothing else. An event costs a few additions; text is made when somebody asks for it.
+An event costs a few additions; text is made when somebody asks for it.
 """
 
 from collections import Counter, defaultdict
@@ -44,15 +44,20 @@ _REQUEST_TYPES = {"/v1/chat/completions": "chat_completions", "/v1/responses": "
 """Paths -> vLLM's `request_type`."""
 
 
+def _never(request_id: RequestId, choice: int) -> bool:
+    return False
+
+
 class Meters:
-    """All numbers of one engine. `on_event` is the only way in, but for `stopped` and `over_quota`.
+    """All numbers of one engine: what events tell, by `handlers`, and what no event does, by a method for each.
 
     Counters never go down, whatever becomes of the engine; gauges are those of the engine that is there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, was_stopped: Callable[[RequestId, int], bool] = _never) -> None:
+        """`was_stopped`: did a stop string end this choice? The engine, which knows no text, says that it aborted."""
+        self._was_stopped = was_stopped
         self._courses: dict[RequestId, Course] = {}
-        self._stopped: set[tuple[RequestId, int]] = set()
         self._stored_s: dict[bytes, float] = {}
         """Blocks that can be found in the prefix cache -> since when."""
         self.gauges = Stepped(0.0, 0, 0, 0, 0, 0, 0, 0, {})
@@ -174,11 +179,6 @@ class Meters:
         if handler is not None:
             handler(event)
 
-    def stopped(self, request_id: RequestId, choice: int) -> None:
-        """A stop string ended this choice. The engine, which knows no text, will say that it was aborted."""
-        if request_id in self._courses:
-            self._stopped.add((request_id, choice))
-
     def calls_read(self, path: str, *, streams: bool) -> Callable[[bool], None]:
         """Counts the choices of a request that came to this path, once each was searched for calls of tools."""
         mode, kind = "streaming" if streams else "non_streaming", _REQUEST_TYPES.get(path, "other")
@@ -285,8 +285,7 @@ class Meters:
             course.preempted[event.choice] += 1
 
     def _finished(self, event: Finished) -> None:
-        stopped = (event.request_id, event.choice) in self._stopped
-        self._stopped.discard((event.request_id, event.choice))
+        stopped = self._was_stopped(event.request_id, event.choice)
         self.finished[FinishReason.STOP if stopped else event.reason] += 1
         if event.reason is FinishReason.ERROR:
             self.errors[event.code or STEP_FAILED] += 1
@@ -362,7 +361,6 @@ class Meters:
             for choice in course.unfinished():
                 self._timed(course, choice, event.time_s)
         self._courses.clear()
-        self._stopped.clear()
         self._stored_s.clear()
         self.gauges = Stepped(event.time_s, self.gauges.step, 0, 0, 0, self.num_blocks, 0, 0, {})
         self.waiting = {}

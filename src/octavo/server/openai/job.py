@@ -127,8 +127,7 @@ class Job:
     def _end_stopped(self, request_id: RequestId, choices: Sequence[int]) -> None:
         """Stop strings are found here: of the engine's work for these choices nobody would see any more."""
         for choice in choices:
-            self.service.meters.stopped(request_id, choice)  # the engine will say that it was aborted
-            self.service.recent.stopped(request_id, choice)
+            self.service.recent.stopped(request_id, choice)  # the engine will say that it was aborted
             self.service.client.cancel(request_id, choice)
 
     def _adapted(self, deltas: Sequence[Delta], first: int) -> list[Delta]:
