@@ -163,9 +163,8 @@ CACHE = Dashboard(
             (
                 Panel(
                     title="Blocks by state",
-                    text="They always add up. leased: running choices hold them. cached: nobody does, but they can "
-                    "be hit. "
-                    "reserved: kept for answers that run. pinned: POST /octavo/v1/pins.",
+                    text="They always add up. leased: running choices hold them. cached: nobody does, but they can be "
+                    "hit. reserved: kept for answers that run. pinned: POST /octavo/v1/pins.",
                     queries=((total("octavo:blocks", by="state"), "{{state}}"),),
                     kind=Kind.AREAS,
                     width=12,
@@ -173,8 +172,7 @@ CACHE = Dashboard(
                 Panel(
                     title="Stored and evicted",
                     text="Blocks a second that became findable, and that were given up. Both high: more distinct "
-                    "prompts "
-                    "than the cache holds. More memory, or a tier (--kv-offload-bytes).",
+                    "prompts than the cache holds. More memory, or a tier (--kv-offload-bytes).",
                     queries=(
                         (rate("octavo:blocks_stored_total"), "stored"),
                         (rate("octavo:blocks_evicted_total"), "evicted"),
@@ -184,8 +182,7 @@ CACHE = Dashboard(
                 Panel(
                     title="Life of a cached block",
                     text="How long a block could be found before it was evicted. Shorter than the pause between two "
-                    "turns "
-                    "of a conversation: the second turn finds nothing.",
+                    "turns of a conversation: the second turn finds nothing.",
                     queries=quantiles("vllm:kv_block_lifetime_seconds"),
                     unit="s",
                     width=6,
@@ -244,8 +241,7 @@ CACHE = Dashboard(
                 Panel(
                     title="Failures of the tier",
                     text="Blocks a second that could not be stored or loaded, or that it was too slow for. Answers "
-                    "are right "
-                    "all the same: what is lost is computed again.",
+                    "are right all the same: what is lost is computed again.",
                     queries=((rate("octavo:kv_offload_failures_total", by="kind"), "{{kind}}"),),
                 ),
             ),
@@ -296,8 +292,7 @@ SCHEDULER = Dashboard(
                 Panel(
                     title="Waiting, by what they lack",
                     text="blocks: the KV cache is full. seqs: --max-num-seqs. tokens: the step is full. `octavo "
-                    "explain "
-                    "request ID` tells it for one.",
+                    "explain request ID` tells it for one.",
                     queries=((total("octavo:num_requests_waiting_by_reason", by="reason"), "{{reason}}"),),
                     kind=Kind.AREAS,
                 ),
@@ -320,8 +315,7 @@ SCHEDULER = Dashboard(
                 Panel(
                     title="Computed in vain",
                     text="Share of the computed tokens that preemptions threw away. Above 5 %: fewer --max-num-seqs, "
-                    "more "
-                    "memory, or a tier to swap to (--kv-offload-bytes).",
+                    "more memory, or a tier to swap to (--kv-offload-bytes).",
                     queries=(
                         (
                             f"{rate('octavo:preempted_tokens_total')} / {rate('vllm:iteration_tokens_total_sum')}",
@@ -456,8 +450,7 @@ SLO = Dashboard(
                 Panel(
                     title="Time to first token, p99",
                     text="Over 5 minutes, as the rules record it, beside --slo-ttft-ms where there is one. Above it "
-                    "for ten "
-                    "minutes: OctavoTTFTOverObjective in the runbook.",
+                    "for ten minutes: OctavoTTFTOverObjective in the runbook.",
                     queries=(
                         (f"replica:octavo_ttft_seconds:p99_5m{{{ENGINE}}}", "{{instance}}"),
                         (f"replica:octavo_ttft_objective_seconds:max{{{ENGINE}}}", "objective"),
@@ -468,8 +461,7 @@ SLO = Dashboard(
                 Panel(
                     title="Time between tokens, p99",
                     text="Over 5 minutes, as the rules record it, beside --slo-itl-ms where there is one. Above it "
-                    "for ten "
-                    "minutes: OctavoITLOverObjective in the runbook.",
+                    "for ten minutes: OctavoITLOverObjective in the runbook.",
                     queries=(
                         (f"replica:octavo_itl_seconds:p99_5m{{{ENGINE}}}", "{{instance}}"),
                         (f"replica:octavo_itl_objective_seconds:max{{{ENGINE}}}", "objective"),

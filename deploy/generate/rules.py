@@ -215,9 +215,8 @@ ALERTS = (
         lasting="10m",
         severity="warning",
         summary=f"{_PLACE} computes much twice",
-        description="{{ $value | humanizePercentage }} of the computed tokens were thrown away by preemptions: the "
-        "KV cache "
-        "is too small for what runs at once.",
+        description="{{ $value | humanizePercentage }} of the computed tokens were thrown away by preemptions: the KV "
+        "cache is too small for what runs at once.",
     ),
     Alert(
         name="OctavoHitRateCollapsed",
