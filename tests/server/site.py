@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -215,6 +215,15 @@ class Site:
         with socket.create_connection((self.http.base_url.host, self.http.base_url.port or 0), PATIENCE_S) as sock:
             sock.sendall(head.encode() + b"\r\n\r\n" + data)
             yield sock
+
+    @contextmanager
+    def within(self, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """`context` on the server's own loop, for the time of the block."""
+        entered = self.run(context.__aenter__())
+        try:
+            yield entered
+        finally:
+            self.run(context.__aexit__(None, None, None))
 
     def until(self, happened: Callable[[], bool]) -> None:
         """Returns once it has happened; fails where it does not."""

@@ -2,8 +2,7 @@
 
 import base64
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from octavo.core.types import FinishReason
 from octavo.models.checkpoint import Checkpoint
 from octavo.server.metrics import Meters
 from tests.server.site import BLOCK_SIZE, MAX_MODEL_LEN, PATIENCE_S, Gate, Site, as_, backend_of, running
+from tests.server.test_connections import in_thread
 from tests.server.test_metrics import exposition
 
 HIDDEN_SIZE = 64
@@ -220,18 +220,6 @@ def test_a_quota_counts_the_inputs(checkpoint: Checkpoint, tmp_path: Path) -> No
 
 
 # -- a good neighbour --------------------------------------------------------------------------------------------------
-
-
-def in_thread(work: Callable[[], httpx.Response]) -> Callable[[], httpx.Response]:
-    result: list[httpx.Response] = []
-    thread = threading.Thread(target=lambda: result.append(work()))
-    thread.start()
-
-    def wait() -> httpx.Response:
-        thread.join(PATIENCE_S)
-        return result[0]
-
-    return wait
 
 
 def idle(site: Site) -> bool:

@@ -8,12 +8,12 @@ import pytest
 
 from octavo.config.schema import Config, ModelConfig, ObservabilityConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
-from octavo.server.otlp import tracing
 from octavo.server.routes import ROUTES
 from tests.server.collector import attributes, over_http
 from tests.server.endpoints import ENDPOINTS
 from tests.server.site import Site, running
 from tests.server.test_journal import logged
+from tests.server.test_otlp import traced
 
 BODIES: Mapping[str, Mapping[str, Any]] = {each.path: each.body for each in ENDPOINTS}
 GENERATING = [route.path for route in ROUTES if route.generates]
@@ -49,13 +49,10 @@ def test_what_generates_is_logged_and_traced(checkpoint: Checkpoint) -> None:
             otlp_traces_protocol="http/protobuf",
         )
         config = Config(model=ModelConfig(model="tiny"), server=ServerConfig(port=0), observability=told)
-        with running(checkpoint, config) as site, logged() as lines:
-            context = tracing(site.app.service)
-            site.run(context.__aenter__())
+        with running(checkpoint, config) as site, logged() as lines, traced(site):
             for path in GENERATING:
                 body = {**BODIES[path], "cache_salt": path}
                 assert site.post(path, body, headers={"x-request-id": path}).status_code < 300
-            site.run(context.__aexit__(None, None, None))
     logs = {line["request_id"]: line for line in lines if line["logger"] == "octavo.server.journal"}
     traces = [attributes(span) for span in collector.spans if span.name == "llm_request"]
     by_id = {about["gen_ai.request.id"]: about for about in traces}

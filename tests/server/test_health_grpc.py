@@ -1,7 +1,7 @@
 """Health over gRPC, asked by the real client library: what is served, what changes, and when it ends."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import Event
 
 import grpc
@@ -21,15 +21,9 @@ SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERV
 READINESS, LIVENESS = "octavo.readiness", "octavo.liveness"
 
 
-@contextmanager
-def answering(site: Site) -> Iterator[int]:
+def answering(site: Site) -> AbstractContextManager[int]:
     """The port of the site's own gRPC server, which ends with the block."""
-    server = health_grpc.answering(site.app.service)
-    port = site.run(server.__aenter__())
-    try:
-        yield port
-    finally:
-        site.run(server.__aexit__(None, None, None))
+    return site.within(health_grpc.answering(site.app.service))
 
 
 @contextmanager

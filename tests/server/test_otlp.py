@@ -42,18 +42,9 @@ def config(endpoint: str, protocol: str, ratio: float = 1.0) -> Config:
     return Config(model=ModelConfig(model="tiny"), server=ServerConfig(port=0), observability=told)
 
 
-class Traced:
-    """`tracing` of a site's service, on the site's loop, for the time of a block; all is sent at its end."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._context = tracing(site.app.service)
-
-    def __enter__(self) -> Sender:
-        return self._site.run(self._context.__aenter__())
-
-    def __exit__(self, *_: object) -> None:
-        self._site.run(self._context.__aexit__(None, None, None))
+def traced(site: Site) -> AbstractContextManager[Sender]:
+    """`tracing` of a site's service, for the time of a block; all is sent at its end."""
+    return site.within(tracing(site.app.service))
 
 
 def test_a_request_is_a_trace_that_continues_its_clients(
@@ -61,7 +52,7 @@ def test_a_request_is_a_trace_that_continues_its_clients(
 ) -> None:
     before_ns = time.time_ns()
     with running(checkpoint, config(collector.endpoint, protocol)) as site:
-        with Traced(site) as sender:
+        with traced(site) as sender:
             headers = {"x-request-id": "mine", "traceparent": PARENT, "tracestate": "vendor=1"}
             body = {"prompt": "tell me more", "max_tokens": 4, "temperature": 0.5, "ignore_eos": True}
             with logged() as lines:
@@ -93,7 +84,7 @@ def test_a_request_is_a_trace_that_continues_its_clients(
 
 def test_who_is_not_sampled_is_not_traced(checkpoint: Checkpoint) -> None:
     with over_http() as collector:
-        with running(checkpoint, config(collector.endpoint, "http/protobuf", ratio=0.0)) as site, Traced(site):
+        with running(checkpoint, config(collector.endpoint, "http/protobuf", ratio=0.0)) as site, traced(site):
             site.complete("x", max_tokens=1)
             site.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, headers={"traceparent": PARENT})
             unsampled = {"traceparent": f"{PARENT[:-2]}00"}
