@@ -138,7 +138,9 @@ def test_where_nothing_can_be_written_serving_goes_on(tmp_path: Path, caplog) ->
         folder = next(tmp_path.iterdir())
         shutil.rmtree(folder)
         folder.write_text("no folder")
-        script = in_turn(made, [*ROUND[1:3], *ROUND[3:]])
+        script = in_turn(made, ROUND[1:3])
+        assert made.offload is not None and made.offload.flush(20.0)
+        script.publish(in_turn(made, ROUND[3:]).events)
         told = [event for event in script.events if isinstance(event, Tiered)][-1]
         assert told.closed == "nothing can be written" and told.blocks_storing == 0
     assert set(script.reasons().values()) == {FinishReason.LENGTH}

@@ -143,7 +143,7 @@ class Offload:
         return reports
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until all snapshots are written: did they get there in time?"""
+        """Waits until all snapshots are written, or given up, and reported: did they get there in time?"""
         with self._news:
             return self._news.wait_for(lambda: not self._pending, timeout_s)
 
@@ -187,7 +187,7 @@ class Offload:
         with self._news:
             if self._pending.get(store.key) is raw:
                 del self._pending[store.key]
-        self._report(NotStored(store.key, gives_up=True) if self._gave_up else Stored(store.key))
+            self._report(NotStored(store.key, gives_up=True) if self._gave_up else Stored(store.key))
 
     def _fetch(self, key: bytes) -> None:
         started = time.perf_counter()
