@@ -22,6 +22,7 @@ from octavo.engine.client import EngineFacts
 from octavo.engine.clock import Clock, now
 from octavo.engine.compilations import Compilations, Compile, no_guides
 from octavo.engine.dumps import Dumps
+from octavo.engine.heap import Spare
 from octavo.engine.offload import Offload
 from octavo.engine.recorder import RecordedScheduler
 
@@ -112,6 +113,7 @@ class EngineLoop:
         self._last_step = 0
         self._commit_s = 0.0
         self._audits = self._unaudited = replica.audits
+        self._spare = Spare(clock)
 
     def run(self, port: Port) -> None:
         """Turns until the port says stop. An exception in a step fails that step's requests and the loop goes on."""
@@ -143,11 +145,13 @@ class EngineLoop:
             self._tell(port, guided)
         if self._offload is not None:
             port.publish(self._hear(self._offload))
-        if self._scheduler.has_work:
+        works = self._scheduler.has_work
+        if works:
             self._tell(port, self._step())
         else:
             port.publish(self._tend())
         self._unaudited |= self._audits and bool(orders)
+        self._spare.look(worked=works or bool(orders))
         return True
 
     def _tell(self, port: Port, events: Sequence[Event]) -> None:
