@@ -222,8 +222,7 @@ def test_what_is_in_reach_is_met_and_then_left_alone(
     late = on.changes(since_s=on.end_s / 2)
     assert len(late) <= 4
     measured = on.latencies(since_s=max([on.end_s / 2, *(each.time_s for each in late)]))
-    nearly_all = measured.quantile(
-        0.98
-    )  # the law looks at other, shorter spans: within one of them it may be a step more
+    # Not 0.99: the law looks at other, shorter spans, and in one of them it may be a step more.
+    nearly_all = measured.quantile(0.98)
     assert nearly_all is None or nearly_all <= slack * shortest_s * 1.001 or measured.weight < 500
     assert all(1 <= d.num_tokens <= 2048 and 1 <= d.num_seqs <= 64 for d in on.decisions())
