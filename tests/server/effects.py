@@ -35,7 +35,7 @@ class Answered:
     def of(cls, response: httpx.Response) -> "Answered":
         if response.headers["content-type"] == "application/json":
             return cls(response.status_code, response.headers, response.json())
-        if response.text.startswith("event: "):
+        if any(block.startswith("event: ") for block in response.text.split("\n\n")):  # comments may come first
             events = events_of(response.text)
             made = response_of(events) if events[0]["type"] == "response.created" else message_of(events)
             return cls(response.status_code, response.headers, made, events)
