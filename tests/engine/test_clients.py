@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def reasons(events: list[Event]) -> list[FinishReason]:
 async def rest(client: Client) -> None:
     """Returns once the engine holds nothing: a request of ours comes and goes, and leaves the gauges at zero."""
     gauges: list[Stepped] = []
-    client.listen(lambda event: gauges.append(event) if isinstance(event, Stepped) else None)
+    client.listen(lambda events: gauges.extend(event for event in events if isinstance(event, Stepped)))
     for number in range(100):
         await collect(client.submit(request(f"probe {number}", max_tokens=1)))
         if gauges[-1].num_running == gauges[-1].num_waiting == gauges[-1].blocks_leased == 0:
@@ -324,11 +324,11 @@ def test_a_listener_hears_everything_and_cannot_break_anything(start, caplog):
     async def test(client: Client) -> None:
         heard: list[Event] = []
 
-        def broken(_: Event) -> None:
+        def broken(_: Sequence[Event]) -> None:
             raise ZeroDivisionError
 
         client.listen(broken)
-        client.listen(heard.append)
+        client.listen(heard.extend)
         events = await collect(client.submit(request("a")))
         assert [event for event in heard if getattr(event, "request_id", "") == "a"] == events
         assert any(isinstance(event, Stepped) for event in heard)

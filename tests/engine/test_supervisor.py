@@ -33,7 +33,7 @@ class Row:
         self.events: list[Event] = []
         self._plans = plans
         self.client = Supervisor(self.engines[0], self._another, patience)
-        self.client.listen(self.events.append)
+        self.client.listen(self.events.extend)
 
     def _another(self) -> ProcessClient:
         plan = self._plans[min(len(self.engines), len(self._plans) - 1)]

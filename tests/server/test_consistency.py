@@ -20,6 +20,7 @@ from octavo.models.checkpoint import Checkpoint
 from octavo.server.catalogue.metric import Kind, Sources
 from octavo.server.catalogue.page import METRICS
 from octavo.server.exposition import exposed, registry_of
+from octavo.server.listeners import Listeners
 from octavo.server.metrics import Meters
 from tests.engine.replicas import request
 from tests.engine.test_clients import collect
@@ -289,7 +290,9 @@ def test_counters_go_on_where_another_engine_takes_over() -> None:
         return Scrape(exposed(registry_of(lambda: sources)).decode())
 
     async def story(row: Row) -> None:
-        row.client.listen(meters.on_event)
+        listeners = Listeners()
+        listeners.add(meters.handlers)
+        row.client.listen(listeners.on_events)
         await row.client.wait_ready()
         first = told(row)
         first.check()

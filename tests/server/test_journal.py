@@ -3,9 +3,8 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from octavo.config.logs import JsonLines
 from octavo.config.schema import Config, ModelConfig, ObservabilityConfig, ServerConfig
 from octavo.core.events import Preempted, Queued
 from octavo.models.checkpoint import Checkpoint
-from octavo.server.listeners import Listeners
+from octavo.server.listeners import Listeners, one_by_one
 from tests.server.site import BLOCK_SIZE, Gate, Site, backend_of, running
 
 SECRET = "xyzzy"
@@ -163,8 +162,8 @@ def test_a_preemption_is_a_line_of_the_request_that_lost(checkpoint: Checkpoint,
     with logged() as lines:
         answer = site.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, headers={"x-request-id": "loser"})
         engine_id = f"{answer.json()['id'].partition('-')[2]}-0"
-        site.app.service.listeners.on_event(Preempted(engine_id, 0, 1.0, 7, "others need its blocks"))
-        site.app.service.listeners.on_event(Preempted("stranger", 0, 1.0, 7, "others need its blocks"))
+        both = [Preempted(name, 0, 1.0, 7, "others need its blocks") for name in (engine_id, "stranger")]
+        site.app.service.listeners.on_events(both)
     told = [line for line in lines if line["message"].startswith("preempted")]
     assert [line.get("request_id") for line in told] == ["loser", None]
     assert "7 tokens lost, 0 kept; others need its blocks" in told[0]["message"]
@@ -176,12 +175,16 @@ def test_a_listener_that_fails_hurts_no_other(caplog: pytest.LogCaptureFixture) 
     def broken(event: Queued) -> None:
         raise ValueError("no")
 
+    def breaks(_: Sequence[object]) -> None:
+        raise ValueError("no")
+
     listeners = Listeners()
-    listeners.add_all(heard.append)
-    listeners.add({Queued: broken})
-    listeners.add({Queued: heard.append, Preempted: heard.append})
-    event = Queued("r", 0.0, 1)
-    listeners.on_event(event)
-    listeners.on_event(replace(event, request_id="s"))
-    assert heard == [event, event, replace(event, request_id="s"), replace(event, request_id="s")]
+    listeners.add_all(breaks)
+    listeners.add_all(heard.extend)
+    listeners.add(one_by_one({Queued: broken}))
+    listeners.add(one_by_one({Queued: heard.append, Preempted: heard.append}))
+    both = [Queued(name, 0.0, 1) for name in "rs"]
+    listeners.on_events(both)
+    assert heard == [*both, *both]
     assert caplog.text.count("a listener failed on a Queued") == 2
+    assert caplog.text.count("a listener failed on a message") == 1

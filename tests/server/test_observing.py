@@ -203,8 +203,7 @@ def test_events_that_readers_lost_are_counted_also_when_they_have_gone(site: Sit
     async def lag() -> list[int]:
         one, told = Feed(), list[int]()
         with one.reader([Queued], most=2), one.reader([Queued], most=4):
-            for number in range(5):
-                one.on_event(Queued(f"r{number}", 0.0, 1))
+            one.on_events([Queued(f"r{number}", 0.0, 1) for number in range(5)])
             told.append(one.num_lost)
         return [*told, one.num_lost]
 
@@ -223,7 +222,7 @@ def test_after_the_end_a_reader_gets_what_there_is_and_then_the_end(site: Site) 
     async def end() -> list[Any]:
         one = Feed()
         with one.reader([Queued]) as reader:
-            one.on_event(Queued("r", 0.0, 1))
+            one.on_events([Queued("r", 0.0, 1)])
             one.close()
             return [await reader.take(), await reader.take()]
 

@@ -47,7 +47,7 @@ class Book:
             self.recent.on_event(event)
             handler = self.traces.handlers.get(type(event))
             if handler is not None:
-                handler(event)
+                handler((event,))
 
     def came(self, headers: dict[bytes, bytes] | None = None, *names: str, n: int = 1) -> None:
         requests = [

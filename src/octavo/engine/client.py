@@ -1,6 +1,6 @@
 """EngineClient: all that servers, routers and tools know of an engine. In another process or in this one, the same."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -104,8 +104,11 @@ class EngineClient(Protocol):
         """What the engine answers, between two steps. Raises AskFailed, or EngineDead."""
         ...
 
-    def listen(self, sink: Callable[[Event], None]) -> None:
-        """Calls `sink` with every event of the engine, in order, on the event loop. For metrics and the live page."""
+    def listen(self, sink: Callable[[Sequence[Event]], None]) -> None:
+        """Calls `sink` with all events of the engine, in order, on the event loop: those that came together at once.
+
+        For metrics and the live page.
+        """
         ...
 
     async def close(self) -> None:

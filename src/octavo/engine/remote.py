@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -56,7 +56,7 @@ class RemoteClient:
         self._names: dict[int, RequestId] = {}
         self._mailboxes: dict[RequestId, Mailbox] = {}
         self._asked: dict[int, tuple[type[Ask[Any]], asyncio.Future[Any]]] = {}
-        self._sinks: list[Callable[[Event], None]] = []
+        self._sinks: list[Callable[[Sequence[Event]], None]] = []
         self._failure: EngineDead | None = None
         self._error: EngineDead | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,7 +102,7 @@ class RemoteClient:
             await self._change()
         return self._error
 
-    def submit(self, request: Request) -> AsyncIterator[tuple[Event, ...]]:
+    def submit(self, request: Request) -> EventStream:
         mailbox = Mailbox(request)
         if self._error is not None:
             mailbox.fail(self._error)
@@ -129,7 +129,7 @@ class RemoteClient:
         finally:
             self._asked.pop(number, None)
 
-    def listen(self, sink: Callable[[Event], None]) -> None:
+    def listen(self, sink: Callable[[Sequence[Event]], None]) -> None:
         self._sinks.append(sink)
 
     async def close(self, why: EngineDead | None = None) -> None:
@@ -164,7 +164,7 @@ class RemoteClient:
         elif isinstance(news, Ready):
             self._facts, self._state, self._progress = news.facts, EngineState.READY, "ready"
             self._changed.set()
-            self._tell(EngineReady(now()))
+            self._tell((EngineReady(now()),))
         elif isinstance(news, Replied):
             self._replied(news)
         elif isinstance(news, Failed):
@@ -185,7 +185,7 @@ class RemoteClient:
             request_id = getattr(event, "request_id", None)
             if request_id is not None:
                 of_request.setdefault(request_id, []).append(event)
-            self._tell(event)
+        self._tell(events)
         for request_id, own in of_request.items():
             mailbox = self._mailboxes[request_id]
             mailbox.put(tuple(own))
@@ -202,12 +202,12 @@ class RemoteClient:
         else:
             reply.set_result(read_reply(news, kind))
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, events: Sequence[Event]) -> None:
         for sink in self._sinks:
             try:
-                sink(event)
+                sink(events)
             except Exception:
-                log.exception("a listener failed on a %s", type(event).__name__)
+                log.exception("a listener failed on what happened")
 
     def _register(self, ticket: int, request_id: RequestId, mailbox: Mailbox) -> None:
         self._tickets[request_id] = ticket
@@ -218,7 +218,7 @@ class RemoteClient:
         message = f"request id {request_id!r} is in use by a request that is not over"
         refused = Refused(request_id, now(), "duplicate_id", message)
         mailbox.put((refused,))
-        self._tell(refused)
+        self._tell((refused,))
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class RemoteClient:
             self._mailboxes.clear()
             self._tickets.clear()
             self._names.clear()
-            self._tell(EngineLost(now(), str(error)))
+            self._tell((EngineLost(now(), str(error)),))
             self._changed.set()
 
 

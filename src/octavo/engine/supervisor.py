@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -48,7 +48,7 @@ class Supervisor:
         self._client = first
         self._another = another
         self._patience = patience or Patience()
-        self._sinks: list[Callable[[Event], None]] = []
+        self._sinks: list[Callable[[Sequence[Event]], None]] = []
         self._lost: EngineDead | None = None
         """How the last one ended, while there is no other."""
         self._end: EngineDead | None = None
@@ -93,7 +93,7 @@ class Supervisor:
             await self._change()
         return self._end
 
-    def submit(self, request: Request) -> AsyncIterator[tuple[Event, ...]]:
+    def submit(self, request: Request) -> EventStream:
         if self.state is EngineState.READY:
             return self._client.submit(request)
         mailbox = Mailbox(request)
@@ -108,7 +108,7 @@ class Supervisor:
             raise self._absent()
         return await self._client.ask(ask)
 
-    def listen(self, sink: Callable[[Event], None]) -> None:
+    def listen(self, sink: Callable[[Sequence[Event]], None]) -> None:
         self._sinks.append(sink)
         self._client.listen(sink)
 

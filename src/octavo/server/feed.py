@@ -5,7 +5,7 @@ An event costs nothing but a number while nobody follows; what it looks like as 
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from octavo.core.events import Event
@@ -72,10 +72,11 @@ class Feed:
         self.seq = 0
         """Events so far."""
 
-    def on_event(self, event: Event) -> None:
-        self.seq += 1
+    def on_events(self, events: Sequence[Event]) -> None:
+        first, self.seq = self.seq + 1, self.seq + len(events)
         for reader in self._readers:
-            reader.put((self.seq, event))
+            for numbered in enumerate(events, first):
+                reader.put(numbered)
 
     @property
     def num_lost(self) -> int:

@@ -23,9 +23,9 @@ class Histogram:
         self.total = 0.0
         """The sum of all values."""
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self.total += value * times
 
     @property
     def count(self) -> int:

@@ -1,7 +1,7 @@
 """Journal: what is worth a line of the log: events of the engine, requests as they come, and answers as they end."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from octavo.core.events import Preempted, Stalled, Steered
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.server.exchange import Exchange
+from octavo.server.listeners import one_by_one
 from octavo.server.recent import Recent
 
 log = logging.getLogger(__name__)
@@ -26,11 +27,7 @@ class Journal:
         self._recent = recent
         self._settings = settings
         self._quiet = frozenset(f"/{path.strip('/')}" for path in settings.disable_access_log_for_endpoints)
-        self.handlers: Mapping[type, Callable[[Any], None]] = {
-            Preempted: self._preempted,
-            Stalled: self._stalled,
-            Steered: self._steered,
-        }
+        self.handlers = one_by_one({Preempted: self._preempted, Stalled: self._stalled, Steered: self._steered})
 
     def ended(self, exchange: Exchange, seconds: float) -> None:
         """A request over HTTP is over: one line, which has no word of what was asked or answered."""

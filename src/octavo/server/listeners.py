@@ -1,15 +1,16 @@
-"""Listeners: who is told which kind of event. One look for each event, however many listen."""
+"""Listeners: who is told which kind of event. One look for all events of a kind in a row, however many listen."""
 
 import logging
-from collections.abc import Callable, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from octavo.core.events import Event
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], None]
+Handler = Callable[[Sequence[Any]], None]
+"""Is given all events of one kind that came one after the other: tokens come by the dozen."""
 
 
 class Listeners:
@@ -25,12 +26,35 @@ class Listeners:
             self._handlers[kind] = (*self._handlers.get(kind, ()), handler)
 
     def add_all(self, handler: Handler) -> None:
-        """For every event, after those of its kind."""
+        """For all events that came together, after those who hear of their kinds."""
         self._all = (*self._all, handler)
 
-    def on_event(self, event: Event) -> None:
-        for handler in chain(self._handlers.get(type(event), ()), self._all):
-            try:
-                handler(event)
-            except Exception:
-                log.exception("a listener failed on a %s", type(event).__name__)
+    def on_events(self, events: Sequence[Event]) -> None:
+        for kind, run in groupby(events, type):
+            handlers = self._handlers.get(kind)
+            if handlers is not None:
+                together = tuple(run)
+                for handler in handlers:
+                    _call(handler, together, kind.__name__)
+        for handler in self._all:
+            _call(handler, events, "message")
+
+
+def one_by_one(handlers: Mapping[type, Callable[[Any], None]]) -> dict[type, Handler]:
+    """Handlers of single events as what listeners are: one that fails on an event hears of the next all the same."""
+    return {kind: _in_turn(handler) for kind, handler in handlers.items()}
+
+
+def _in_turn(handler: Callable[[Any], None]) -> Handler:
+    def handle(run: Sequence[Any]) -> None:
+        for event in run:
+            _call(handler, event, type(event).__name__)
+
+    return handle
+
+
+def _call(handler: Callable[[Any], None], told: Any, name: str) -> None:
+    try:
+        handler(told)
+    except Exception:
+        log.exception("a listener failed on a %s", name)

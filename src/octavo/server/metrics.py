@@ -4,7 +4,7 @@ An event costs a few additions; text is made when somebody asks for it.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo.core.backlog import DrainRate
@@ -33,6 +33,7 @@ from octavo.core.types import FinishReason, RequestId
 from octavo.core.waits import GUIDE, STEP
 from octavo.server.course import Course
 from octavo.server.histogram import Spreads
+from octavo.server.listeners import Handler, one_by_one
 from octavo.server.movements import Movements
 from octavo.server.tallies import Tallies
 
@@ -112,14 +113,13 @@ class Meters:
         self.tallies = Tallies()
         self.spreads = Spreads()
         self.handlers = self._by_kind()
-        """Kind of event -> who is to be told."""
+        """Kind of event -> who is to be told, for `Listeners`."""
 
-    def _by_kind(self) -> dict[type, Callable[[Any], None]]:
-        return {
+    def _by_kind(self) -> dict[type, Handler]:
+        single: dict[type, Callable[[Any], None]] = {
             Queued: self._queued,
             Refused: self._refused,
             Admitted: self._admitted,
-            Generated: self._generated,
             Embedded: self._embedded,
             Drafted: self._drafted,
             Preempted: self._preempted,
@@ -134,6 +134,7 @@ class Meters:
             EngineReady: self._ready,
             EngineLost: self._lost,
         }
+        return {**one_by_one(single), Generated: self._generated}
 
     @property
     def num_followed(self) -> int:
@@ -177,7 +178,7 @@ class Meters:
     def on_event(self, event: Event) -> None:
         handler = self.handlers.get(type(event))
         if handler is not None:
-            handler(event)
+            handler((event,))
 
     def calls_read(self, path: str, *, streams: bool) -> Callable[[bool], None]:
         """Counts the choices of a request that came to this path, once each was searched for calls of tools."""
@@ -226,22 +227,27 @@ class Meters:
             self.missed_tokens[event.miss.reason] += missed
             course.tally.missed_tokens[event.miss.reason] += missed
 
-    def _generated(self, event: Generated) -> None:
-        course = self._courses.get(event.request_id)
-        if course is None:
-            return
-        choice, time_s, count = event.choice, event.time_s, len(event.tokens)
-        self.generation_tokens += count
-        course.tally.generation_tokens += count
-        before = course.last_s.get(choice)
-        if before is not None:
-            self.spreads.inter_token_latency.observe((time_s - before) / count)
-            course.generated[choice] += count
-        else:
-            course.generated[choice] = count
-            if course.first_s is None:
-                self._first_token(course, time_s)
-        course.last_s[choice] = time_s
+    def _generated(self, events: Sequence[Generated]) -> None:
+        pauses = dict[float, int]()
+        for event in events:
+            course = self._courses.get(event.request_id)
+            if course is None:
+                continue
+            choice, time_s, count = event.choice, event.time_s, len(event.tokens)
+            self.generation_tokens += count
+            course.tally.generation_tokens += count
+            before = course.last_s.get(choice)
+            if before is not None:
+                pause = (time_s - before) / count
+                pauses[pause] = pauses.get(pause, 0) + 1
+                course.generated[choice] += count
+            else:
+                course.generated[choice] = count
+                if course.first_s is None:
+                    self._first_token(course, time_s)
+            course.last_s[choice] = time_s
+        for pause, times in pauses.items():  # who was in the step before, too, waited for the same time
+            self.spreads.inter_token_latency.observe(pause, times)
 
     def _first_token(self, course: Course, time_s: float) -> None:
         course.first_s = time_s

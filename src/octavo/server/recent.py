@@ -20,6 +20,7 @@ from octavo.core.events import (
     Stepped,
 )
 from octavo.core.types import RequestId
+from octavo.server.listeners import Handler, one_by_one
 from octavo.server.window import Window
 
 MOST_OVER = 1000
@@ -100,19 +101,19 @@ class Recent:
         """What clients call their requests, each tenant its own, and under no tenant whoever said so last."""
         self.ready_s: float | None = None
         """When the first engine became ready."""
-        self.handlers: Mapping[type, Callable[[Any], None]] = {
+        single: Mapping[type, Callable[[Any], None]] = {
             EngineReady: self._ready,
             Queued: self._queued,
             Refused: self._refused,
             Admitted: self._admitted,
             Computed: self._happened,
             Embedded: self._happened,
-            Generated: self._generated,
             Preempted: self._preempted,
             Finished: self._finished,
             Stepped: self._stepped,
             EngineLost: self._lost,
         }
+        self.handlers: Mapping[type, Handler] = {**one_by_one(single), Generated: self._generated}
 
     def came(self, origin: Origin, also: str | None = None) -> None:
         """An HTTP request is about to ask the engine. Its client knows it by `x_request_id`, and maybe `also`."""
@@ -129,7 +130,7 @@ class Recent:
     def on_event(self, event: Event) -> None:
         handler = self.handlers.get(type(event))
         if handler is not None:
-            handler(event)
+            handler((event,))
 
     def find(self, name: str, tenant: str | None = None) -> tuple[Origin | None, Sequence[Story]]:
         """What is known under the id of an answer, of an HTTP request, or of a request to the engine.
@@ -205,22 +206,32 @@ class Recent:
         self._window.count("preemptions", 1, event.time_s)
         self._happened(event)
 
-    def _generated(self, event: Generated) -> None:
-        story = self._live.get(event.request_id)
-        if story is None:
-            return
-        choice, time_s, count = event.choice, event.time_s, len(event.tokens)
-        before = story.last_s.get(choice)
-        story.last_s[choice] = time_s
-        self._window.count("generated_tokens", count, time_s)
-        if before is not None:
-            story.generated[choice] += count
-            self._window.note("inter_token", (time_s - before) / count, time_s)
-            return
+    def _generated(self, events: Sequence[Generated]) -> None:
+        pauses, total = dict[float, int](), 0
+        for event in events:
+            story = self._live.get(event.request_id)
+            if story is None:
+                continue
+            choice, time_s, count = event.choice, event.time_s, len(event.tokens)
+            total += count
+            before = story.last_s.get(choice)
+            story.last_s[choice] = time_s
+            if before is not None:
+                story.generated[choice] += count
+                pause = (time_s - before) / count
+                pauses[pause] = pauses.get(pause, 0) + 1
+            else:
+                self._begun(story, choice, time_s)
+                story.generated[choice] = count
+        at_s = events[-1].time_s
+        self._window.count("generated_tokens", total, at_s)
+        for pause, times in pauses.items():
+            self._window.note("inter_token", pause, at_s, times)
+
+    def _begun(self, story: Story, choice: int, time_s: float) -> None:
         if not story.first_s:
             self._window.note("first_token", time_s - story.came_s, time_s)
         story.first_s[choice] = time_s
-        story.generated[choice] = count
 
     def _finished(self, event: Finished) -> None:
         story = self._live.get(event.request_id)

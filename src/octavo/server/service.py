@@ -96,11 +96,11 @@ class Service:
         self.listeners = Listeners()
         for each in (self.meters, self.recent, self.journal):
             self.listeners.add(each.handlers)
-        self.listeners.add_all(self.feed.on_event)
+        self.listeners.add_all(self.feed.on_events)
         self.traces: Traces | None = None
         """Who makes spans, where traces are asked for."""
         self._span_counts: Mapping[str, int] = {}
-        client.listen(self.listeners.on_event)
+        client.listen(self.listeners.on_events)
 
     def trace(self, traces: Traces, counts: Mapping[str, int]) -> None:
         """Requests are traced from now on; `counts`: what becomes of spans."""

@@ -29,6 +29,7 @@ from octavo.core.events import (
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import RequestId
+from octavo.server.listeners import one_by_one
 from octavo.server.recent import Origin, Recent
 from octavo.server.tracecontext import TraceContext, new_context, read_context
 
@@ -105,16 +106,18 @@ class Traces:
         self._ratio = ratio
         self._expected: OrderedDict[RequestId, _Trip] = OrderedDict()
         self._trips: dict[RequestId, _Trip] = {}
-        self.handlers: Mapping[type, Callable[[Any], None]] = {
-            Queued: self._queued,
-            Refused: self._refused,
-            Admitted: self._admitted,
-            Computed: self._computed,
-            Generated: self._generated,
-            Preempted: self._preempted,
-            Finished: self._finished,
-            EngineLost: self._lost,
-        }
+        self.handlers = one_by_one(
+            {
+                Queued: self._queued,
+                Refused: self._refused,
+                Admitted: self._admitted,
+                Computed: self._computed,
+                Generated: self._generated,
+                Preempted: self._preempted,
+                Finished: self._finished,
+                EngineLost: self._lost,
+            }
+        )
 
     def came(self, origin: Origin, requests: Sequence[Request], headers: Mapping[bytes, bytes]) -> TraceContext:
         """These are about to be submitted, for a client that sent these headers. Returns the trace that they are in."""

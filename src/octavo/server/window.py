@@ -31,12 +31,12 @@ class Window:
     def count(self, name: str, number: int, time_s: float) -> None:
         self._slot(time_s).counts[name] += number
 
-    def note(self, name: str, seconds: float, time_s: float) -> None:
-        """One latency."""
+    def note(self, name: str, seconds: float, time_s: float, times: int = 1) -> None:
+        """A latency that there was so many times."""
         latencies = self._slot(time_s).latencies
         if name not in latencies:
             latencies[name] = Counter()
-        latencies[name][int(log2(max(seconds, _LEAST_S) / _LEAST_S) * _PER_DOUBLING)] += 1
+        latencies[name][int(log2(max(seconds, _LEAST_S) / _LEAST_S) * _PER_DOUBLING)] += times
 
     def rate(self, name: str, now: float) -> float:
         """A second's worth, over the window, or over as much of it as there was."""
