@@ -1,6 +1,6 @@
 """EngineClient: all that servers, routers and tools know of an engine. In another process or in this one, the same."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -12,6 +12,11 @@ from octavo.core.types import RequestId
 from octavo.engine.asks import Ask
 
 R = TypeVar("R")
+
+Events = tuple[Event, ...]
+"""What happened to one request in one step."""
+AtOnce = Callable[[Events], Events | None]
+"""Takes the events of a step where they arrive, and returns those that it leaves; None: all are dealt with."""
 
 
 class EngineState(StrEnum):
@@ -56,6 +61,24 @@ class EngineFacts:
     """How long it may take to end once it is told to: it has something to put away for the next one."""
 
 
+class Steps(Protocol):
+    """The steps of one request: an async iterator. Closing or dropping it before the end cancels the request."""
+
+    def __aiter__(self) -> "Steps": ...
+
+    async def __anext__(self) -> Events: ...
+
+    def at_once(self, take: AtOnce) -> None:
+        """From now on `take` is given each step that comes while the one who iterates waits for one.
+
+        What it leaves is iterated over as if it had just come, also where that are no events; what it raises, too.
+        A step that goes on its way like this costs no task a turn.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
 class EngineClient(Protocol):
     """Submits requests and hands each one its own stream of events."""
 
@@ -88,7 +111,7 @@ class EngineClient(Protocol):
         """Returns the reason as soon as the engine is dead: for those who must end with it."""
         ...
 
-    def submit(self, request: Request) -> AsyncIterator[tuple[Event, ...]]:
+    def submit(self, request: Request) -> Steps:
         """The request's events, those of one step in one tuple.
 
         Ends after Refused, or after the Finished of each choice. Closing or dropping the iterator cancels the request.

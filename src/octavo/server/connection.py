@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from octavo.server.exchange import STRAIGHT
 from octavo.server.openai.errors import ApiError
 
 access = logging.getLogger("octavo.server.access")
@@ -39,6 +40,24 @@ def patient(head_s: float, body_s: float, idle_s: float, refused: Callable[[ApiE
         return Connection(patience, refused, **about)
 
     return cast(type[asyncio.Protocol], connection)
+
+
+class Chunks:
+    """The body of one answer, where it goes out in chunks (`exchange.Straight`): what `send` does with one of them."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def free(self) -> bool:
+        cycle = self._cycle
+        begun = cycle.chunked_encoding and not cycle.response_complete
+        return bool(begun) and not cycle.flow.write_paused and not cycle.disconnected
+
+    def write(self, data: bytes) -> None:
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class Connection(HttpToolsProtocol):
@@ -93,6 +112,7 @@ class Connection(HttpToolsProtocol):
             self.url = b"http://host" + self.url
         self._await_body()
         super().on_headers_complete()
+        self.cycle.scope["extensions"] = {STRAIGHT: {"body": Chunks(self.cycle)}}
 
     def on_body(self, body: bytes) -> None:
         self._advanced = True

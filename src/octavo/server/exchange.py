@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from octavo.config.tenants import NOBODY, Tenant
 from octavo.server.manners import manner_of
@@ -41,6 +41,23 @@ JSON = b"application/json"
 _ID_CHARACTERS = frozenset(range(0x21, 0x7F))
 
 
+STRAIGHT = "octavo.straight"
+"""The extension of ASGI, in the scope of a request, whose `body` is a `Straight`."""
+
+
+class Straight(Protocol):
+    """The way past ASGI for an answer that goes on: no coroutine, and no message, for each token."""
+
+    @property
+    def free(self) -> bool:
+        """Has the answer begun, and does nothing keep the next part of it from being written now?"""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """The next part, which is not empty. Only while `free`."""
+        ...
+
+
 class ClientGone(Exception):
     """Nobody is there any more to read the answer."""
 
@@ -51,6 +68,7 @@ class Exchange:
     __slots__ = (
         "_receive",
         "_send",
+        "_straight",
         "began",
         "error",
         "headers",
@@ -71,6 +89,7 @@ class Exchange:
         """`root_path` may stand before the path, where a proxy did not take it off."""
         self._receive = receive
         self._send = send
+        self._straight: Straight | None = scope.get("extensions", {}).get(STRAIGHT, {}).get("body")
         self.began = time.perf_counter()
         self.method: str = scope["method"]
         self.path: str = _own_path(scope["path"], root_path)
@@ -153,6 +172,16 @@ class Exchange:
     async def write(self, data: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
+    @property
+    def free(self) -> bool:
+        """May `put` be called now?"""
+        return self._straight is not None and self._straight.free
+
+    def put(self, data: bytes) -> None:
+        """More of an answer that has begun, at once. Only while `free`."""
+        assert self._straight is not None
+        self._straight.write(data)
+
     async def while_connected(self, work: Coroutine[Any, Any, None], stopped: asyncio.Future[ApiError]) -> None:
         """Runs `work` until it ends, the client goes away, or `stopped` says why it must not go on.
 
@@ -194,6 +223,16 @@ class EventStream:
             if not self.exchange.status:
                 await self.exchange.start(200, list(_STREAM_HEADERS))
             await self.exchange.write(data, more=more)
+
+    @property
+    def free(self) -> bool:
+        """May `put` be called now? Not before something was written, nor while somebody waits for a slow client."""
+        return not self._lock.locked() and self.exchange.free
+
+    def put(self, data: bytes) -> None:
+        """Sends whole events at once. Only while `free`."""
+        self._quiet = False
+        self.exchange.put(data)
 
     @contextlib.asynccontextmanager
     async def kept_alive(self, every_s: float, words: bytes) -> AsyncIterator[None]:

@@ -120,11 +120,19 @@ async def _compute(service: Service, exchange: Exchange, wish: PinWish, attempt:
         weight=exchange.tenant.rules.weight,
     )
     announce(service, exchange, [request])
-    await Job(service, [request], [Answer(service.tokenizer, params)], prompt_only=True).run(_dropped)
+    await Job(service, [request], [Answer(service.tokenizer, params)], prompt_only=True).run(_Nobody())
 
 
-async def _dropped(_: Sequence[Delta]) -> None:
+class _Nobody:
     """The engine must generate a token, and nobody sees it."""
+
+    free = True
+
+    def put(self, deltas: Sequence[Delta]) -> None:
+        pass
+
+    async def take(self, deltas: Sequence[Delta]) -> None:
+        pass
 
 
 _STATUS = {"pin_quota_exceeded": 409, "no_room_to_pin": 409}

@@ -5,14 +5,11 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from octavo.core.events import Event
 from octavo.core.request import Request
-from octavo.engine.client import EngineDead
+from octavo.engine.client import EngineDead, Steps
 from octavo.server.doorway import Place
 from octavo.server.openai.errors import engine_dead
 from octavo.server.service import Service
-
-Steps = AsyncIterator[tuple[Event, ...]]
 
 
 @asynccontextmanager
@@ -30,9 +27,7 @@ async def followed(service: Service, request: Request) -> AsyncIterator[tuple[St
         raise engine_dead(error) from None
     finally:
         place.leave()
-        close = getattr(steps, "aclose", None)
-        if close is not None:
-            await close()
+        await steps.aclose()
 
 
 async def together(works: Iterable[Coroutine[Any, Any, None]]) -> None:

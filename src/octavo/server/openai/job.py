@@ -1,16 +1,19 @@
 """Job: the prompts of one HTTP request, checked, and on their way through the engine."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from octavo.config.logs import in_trace
 from octavo.config.tenants import Tenant
+from octavo.core.events import Generated
 from octavo.core.misses import Miss
 from octavo.core.request import Request
 from octavo.core.sampling import StructuredOutput
 from octavo.core.types import FinishReason, RequestId
+from octavo.engine.client import Events
 from octavo.engine.clock import now
 from octavo.server.exchange import Exchange
 from octavo.server.openai.answer import Answer, Delta
@@ -24,8 +27,22 @@ from octavo.server.service import Service
 from octavo.server.tenancy import Spending
 from octavo.text.bad_words import resolved
 
-Sink = Callable[[Sequence[Delta]], Awaitable[None]]
-"""Is given what one step adds: at most one delta for each choice."""
+
+class Sink(Protocol):
+    """Is given what one step adds: at most one delta for each choice."""
+
+    @property
+    def free(self) -> bool:
+        """May `put` be called now?"""
+        ...
+
+    def put(self, deltas: Sequence[Delta]) -> None:
+        """Takes them at once. Only while `free`."""
+        ...
+
+    async def take(self, deltas: Sequence[Delta]) -> None:
+        """Takes them as soon as it can."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +128,36 @@ class Job:
     async def _follow(self, index: int, sink: Sink) -> None:
         request, answer = self.requests[index], self.answers[index]
         async with followed(self.service, request) as (steps, place):
+            steps.at_once(partial(self._pass_on, index, sink))
             async for events in steps:
-                deltas = answer.take(events)
+                deltas = self._advance(index, events)
                 if answer.admitted:
                     place.leave()
-                self._end_stopped(request.request_id, answer.stopped_here())  # before a slow client is waited for
                 if deltas:
-                    if index or self.prompt_only:
-                        deltas = self._adapted(deltas, index * self.num_choices)
-                    await sink(deltas)
+                    await sink.take(deltas)
                 if answer.done:
                     return
         raise failed("the engine ended this request without saying why")
+
+    def _pass_on(self, index: int, sink: Sink, events: Events) -> Events | None:
+        """Nearly all steps: one that brings tokens to who is free to take them. Leaves an end to whoever follows it."""
+        if not sink.free:
+            return events
+        for event in events:
+            if type(event) is not Generated:
+                return events
+        deltas = self._advance(index, events)
+        if deltas:
+            sink.put(deltas)
+        return () if self.answers[index].done else None
+
+    def _advance(self, index: int, events: Events) -> Sequence[Delta]:
+        answer = self.answers[index]
+        deltas = answer.take(events)
+        stopped = answer.stopped_here()
+        if stopped:
+            self._end_stopped(self.requests[index].request_id, stopped)  # before a slow client is waited for
+        return self._adapted(deltas, index * self.num_choices) if index or self.prompt_only else deltas
 
     def _end_stopped(self, request_id: RequestId, choices: Sequence[int]) -> None:
         """Stop strings are found here: of the engine's work for these choices nobody would see any more."""

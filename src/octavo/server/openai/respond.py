@@ -84,15 +84,48 @@ async def _fail(exchange: Exchange, wire: Wire, error: ApiError) -> None:
         await asyncio.wait_for(exchange.write(wire.failed(error), more=False), LAST_WORDS_S)
 
 
-async def _whole(exchange: Exchange, job: Job, wire: Wire) -> None:
-    gathered = [Gathered() for _ in range(len(job.requests) * job.num_choices)]
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """Puts a whole answer together (`job.Sink`)."""
 
-    async def gather(deltas: Sequence[Delta]) -> None:
+    choices: Sequence[Gathered]
+    free = True
+
+    def put(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
-            gathered[delta.choice].add(delta)
+            self.choices[delta.choice].add(delta)
 
-    await job.run(gather)
-    choices = [gathered[number] for number in job.keep_best()]
+    async def take(self, deltas: Sequence[Delta]) -> None:
+        self.put(deltas)
+
+
+@dataclass(frozen=True, slots=True)
+class _Streaming:
+    """Sends each step as events of a stream (`job.Sink`)."""
+
+    events: EventStream
+    job: Job
+    wire: Wire
+
+    @property
+    def free(self) -> bool:
+        return self.events.free
+
+    def put(self, deltas: Sequence[Delta]) -> None:
+        if step := self.wire.step(deltas):
+            self.events.put(step)
+
+    async def take(self, deltas: Sequence[Delta]) -> None:
+        if step := self.wire.step(deltas):
+            if not self.events.started:
+                _tell_miss(self.events.exchange, self.job)
+            await self.events.write(step)
+
+
+async def _whole(exchange: Exchange, job: Job, wire: Wire) -> None:
+    gathering = _Gathering([Gathered() for _ in range(len(job.requests) * job.num_choices)])
+    await job.run(gathering)
+    choices = [gathering.choices[number] for number in job.keep_best()]
     answer = await job.service.off_loop(job.num_logprobs, lambda: wire.whole(choices))
     _tell_miss(exchange, job)
     await exchange.reply(200, answer)
@@ -108,18 +141,10 @@ def _tell_miss(exchange: Exchange, job: Job) -> None:
 
 async def _stream(exchange: Exchange, job: Job, wire: Wire) -> None:
     events = EventStream(exchange)
-
-    async def send(deltas: Sequence[Delta]) -> None:
-        step = wire.step(deltas)
-        if not step:
-            return
-        if not events.started:
-            _tell_miss(exchange, job)
-        await events.write(step)
-
+    streaming = _Streaming(events, job, wire)
     async with events.kept_alive(job.service.keep_alive_s, wire.keep_alive):
         try:
-            await job.run(send)
+            await job.run(streaming)
             await events.write(wire.end(), more=False)
         except ApiError as error:
             await _fail(exchange, wire, error)
