@@ -42,9 +42,10 @@ def test_the_mean_is_over_all_windows_by_the_model_s_own_logprobs(tiny_gguf: Pat
     found = read(config, TEXT, told.append)
     with open_partner(config) as (partner, _):
         ids = partner.encode(TEXT)
-        scored = [logprob for part in windows(ids, 32) for logprob in partner.score(part)]
+        scored = [each for part in windows(ids, 32) for each in partner.score(part)]
     assert found.window == 32 and found.num_predicted == len(ids) - 1 == len(scored)
-    assert found.nll == pytest.approx(-sum(scored) / len(scored), abs=1e-12)
+    assert found.nll == pytest.approx(-sum(each.logprob for each in scored) / len(scored), abs=1e-12)
+    assert found.best == tuple(each.best for each in scored)
     assert found.perplexity == math.exp(found.nll)
     assert len(told) == math.ceil((len(ids) - 1) / 31) and told[-1].endswith(f"window {len(told)} of {len(told)}")
 
@@ -59,17 +60,19 @@ def test_settings_and_the_baseline_are_what_is_measured(tiny_gguf: Path, tmp_pat
     assert (reading["weight_format"], reading["kv_cache_dtype"]) == ("F32-int4", "int8")
     assert (baseline["weight_format"], baseline["kv_cache_dtype"]) == ("F32", "float32")
     assert reading["nll"] != baseline["nll"] and found["nll_ratio"] == reading["nll"] / baseline["nll"]
+    assert 0 < found["top1_agreement"] <= 1
     exact = read(from_keywords(model=str(tiny_gguf), backend="reference", num_blocks=64), TEXT, ignore)
     assert baseline["nll"] == pytest.approx(exact.nll, abs=1e-5)
 
 
 def test_a_person_reads_lines():
-    readings = [Reading("Q4_1", kv, "avx2", 513, 2048, nll) for kv, nll in (("int8", 2.02), ("float32", 2.0))]
+    told = (("int8", 2.02, (1, 2, 3, 4)), ("float32", 2.0, (1, 2, 3, 5)))
+    readings = [Reading("Q4_1", kv, "avx2", 513, 2048, nll, best) for kv, nll, best in told]
     assert as_text("tiny", readings).splitlines() == [
         "tiny: 2,048 tokens predicted, in windows of 513",
         "  Q4_1, KV int8 (avx2): NLL 2.0200, perplexity 7.538",
         "  Q4_1, KV float32 (avx2): NLL 2.0000, perplexity 7.389",
-        "  against float32: NLL +1.00 %, perplexity +2.02 %",
+        "  against float32: NLL +1.00 %, perplexity +2.02 %, top-1 agreement 75.00%",
     ]
 
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.config import Config
 from octavo.core.events import Refused
@@ -29,6 +29,14 @@ DEFAULTS: dict[str, Any] = {"max_tokens": 1024}
 """Long enough for an answer; short enough for a model that never ends one."""
 
 Message = dict[str, str]
+
+
+class Scored(NamedTuple):
+    """A token of a text, in its place."""
+
+    logprob: float
+    best: int
+    """The most likely token there."""
 
 
 class AnswerRefused(ValueError):
@@ -100,11 +108,11 @@ class Partner:
         """The ids of a text of any length."""
         return self._tokenizer.encode(text)
 
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """The log-probability of each id but the first, given those before it. Raises as `answer` does."""
-        output = self._generate(ids, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0), ignore)
+    def score(self, ids: Sequence[int]) -> list[Scored]:
+        """Each id but the first, given those before it. Raises as `answer` does."""
+        output = self._generate(ids, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1), ignore)
         scored = zip(ids, output.prompt_logprobs or (), strict=True)
-        return [places[token].logprob for token, places in scored if places is not None]
+        return [Scored(places[token].logprob, list(places)[-1]) for token, places in scored if places is not None]
 
     def _generate(self, prompt: Sequence[int], params: SamplingParams, show: Show) -> RequestOutput:
         seed = self._random.getrandbits(64) if params.seed is None else params.seed % 2**64

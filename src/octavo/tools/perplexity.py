@@ -9,6 +9,7 @@ window.
 import argparse
 import dataclasses
 import math
+import operator
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from typing import Any
 from octavo.config import Config
 from octavo.config.sources import Resolved
 from octavo.core.types import TokenId
+from octavo.engine.client import EngineFacts
 from octavo.models.catalog import names_of
-from octavo.tools.partner import open_partner
+from octavo.tools.partner import Partner, Scored, open_partner
 from octavo.tools.terminal import Show, note, to_json
 
 WINDOW = 513
@@ -41,6 +43,8 @@ class Reading:
     num_predicted: int
     nll: float
     """Mean negative log-likelihood of a token, in nats."""
+    best: tuple[TokenId, ...] = ()
+    """The most likely token in each place that is predicted."""
 
     @property
     def perplexity(self) -> float:
@@ -77,19 +81,25 @@ def in_float32(config: Config) -> Config:
 def read(config: Config, text: str, tell: Show) -> Reading:
     """Reads a text with the configured model. Raises NoText where nothing in it can be predicted."""
     with open_partner(config) as (partner, facts):
-        bos, ids = partner.encode("")[:1], partner.encode(text)
-        bos = bos if ids[:1] == bos else []
-        window = min(WINDOW, facts.capacity.max_model_len - 1)
-        if len(ids) < 2 or window < 2:
-            raise NoText(f"--perplexity: {len(ids)} tokens in windows of {window}: there is nothing to predict")
-        parts = list(windows(ids[len(bos) :], window, bos))
-        logprobs: list[float] = []
-        for number, part in enumerate(parts):
-            if is_news(number, len(parts)):
-                tell(f"{facts.weight_format}, KV {facts.kv_cache_dtype}: window {number + 1} of {len(parts)}")
-            logprobs += partner.score(part)
-    nll = -math.fsum(logprobs) / len(logprobs)
-    return Reading(facts.weight_format, facts.kv_cache_dtype, facts.isa, window, len(logprobs), nll)
+        return read_ids(partner, facts, partner.encode(text), tell)
+
+
+def read_ids(partner: Partner, facts: EngineFacts, ids: Sequence[TokenId], tell: Show) -> Reading:
+    """Reads a text that is tokenised already; as `read` otherwise."""
+    bos = partner.encode("")[:1]
+    bos = bos if list(ids[:1]) == bos else []
+    window = min(WINDOW, facts.capacity.max_model_len - 1)
+    if len(ids) < 2 or window < 2:
+        raise NoText(f"--perplexity: {len(ids)} tokens in windows of {window}: there is nothing to predict")
+    parts = list(windows(ids[len(bos) :], window, bos))
+    scored: list[Scored] = []
+    for number, part in enumerate(parts):
+        if is_news(number, len(parts)):
+            tell(f"{facts.weight_format}, KV {facts.kv_cache_dtype}: window {number + 1} of {len(parts)}")
+        scored += partner.score(part)
+    nll = -math.fsum(each.logprob for each in scored) / len(scored)
+    best = tuple(each.best for each in scored)
+    return Reading(facts.weight_format, facts.kv_cache_dtype, facts.isa, window, len(scored), nll, best)
 
 
 def windows(ids: Sequence[TokenId], size: int, bos: Sequence[TokenId] = ()) -> Iterator[list[TokenId]]:
@@ -116,7 +126,8 @@ def as_text(name: str, readings: Sequence[Reading]) -> str:
         lines.append(f"  {each.weight_format}, KV {each.kv_cache_dtype} ({each.isa}): {figures}")
     if len(readings) > 1:
         nll, perplexity = (100 * (ratio - 1) for ratio in _ratios(own, readings[1]))
-        lines.append(f"  against float32: NLL {nll:+.2f} %, perplexity {perplexity:+.2f} %")
+        agreement = f"top-1 agreement {top1_agreement(own, readings[1]):.2%}"
+        lines.append(f"  against float32: NLL {nll:+.2f} %, perplexity {perplexity:+.2f} %, {agreement}")
     return "\n".join(lines)
 
 
@@ -128,7 +139,13 @@ def as_json(name: str, readings: Sequence[Reading]) -> str:
         value[key] = {**formats, "nll": reading.nll, "perplexity": reading.perplexity}
     if len(readings) > 1:
         value["nll_ratio"], value["perplexity_ratio"] = _ratios(own, readings[1])
+        value["top1_agreement"] = top1_agreement(own, readings[1])
     return to_json(value, indent=2)
+
+
+def top1_agreement(own: Reading, baseline: Reading) -> float:
+    """The share of places in which both find the same token most likely."""
+    return sum(map(operator.eq, own.best, baseline.best)) / len(baseline.best)
 
 
 def _ratios(own: Reading, baseline: Reading) -> tuple[float, float]:
