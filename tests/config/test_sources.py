@@ -140,6 +140,11 @@ def test_what_kubernetes_sets_for_a_service_is_left_alone() -> None:
     assert resolve(environment=environment) == resolve(environment={})
 
 
+def test_what_tests_and_benchmarks_read_is_left_alone() -> None:
+    environment = {"OCTAVO_TEST_MODEL": "model.gguf", "OCTAVO_TRACES": "traces"}
+    assert resolve(environment=environment) == resolve(environment={})
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -22,7 +22,8 @@ OTHER_NAMES = {
 }
 """Environment names that are no setting."""
 
-_TESTS = f"{ENV_PREFIX}TEST_"
+_ELSEWHERE = (f"{ENV_PREFIX}TEST_", f"{ENV_PREFIX}TRACES")
+"""What tests and benchmarks read."""
 _SERVICE_LINK = re.compile(r"OCTAVO(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 
@@ -112,7 +113,7 @@ def _from_environment(env: Mapping[str, str]) -> _Layer:
 def _foreign(key: str, text: str) -> bool:
     """Is this variable not meant for us? Kubernetes sets OCTAVO_PORT=tcp://... for a Service called octavo."""
     link = _SERVICE_LINK.match(key) or (key.endswith("_PORT") and _SERVICE_URL.match(text))
-    return bool(link) or key.startswith(_TESTS)
+    return bool(link) or key.startswith(_ELSEWHERE)
 
 
 def _from_file(file: str | Path | None) -> _Layer:
