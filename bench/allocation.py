@@ -1,4 +1,4 @@
-"""Block managers compared: `python bench/allocation.py [--write docs/allocation.md]`, with ../shared/traces if there.
+"""Block managers compared: `python -m bench.allocation [--write docs/allocation.md]`, with ../shared/traces if there.
 
 The real scheduler over a backend that computes nothing, in simulated time: a step costs a base and something for each
 token. The lengths of prompts and answers are those of the Azure 2023 traces where they lie beside the checkout, else
@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from policy import answer
-from traces import TRACES
-
+from bench.policy import answer
+from bench.traces import TRACES
 from octavo.core.events import Finished, Preempted
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
@@ -41,6 +40,8 @@ class Load:
     gap_s: float
     """Between two bursts."""
     num_blocks: int
+    """Of 16 tokens."""
+    max_model_len: int = 8192
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,13 @@ class Outcome:
     mean_s: float
     p99_s: float
     seconds: float
+    tokens_per_s: float
+    """Of answers, over all of it."""
     leased_use: float
     pool_use: float
     contiguous_use: float
+    running: float
+    """Requests at once; this and the three above are means while something waits."""
 
 
 def traced(name: str, count: int, most: int) -> list[tuple[int, int]] | None:
@@ -100,7 +105,7 @@ def serve(load: Load, manager: str, block_size: int = 16, *, caching: bool = Fal
         num_blocks=load.num_blocks * 16 // block_size,
         block_size=block_size,
         vocab_size=1000,
-        max_model_len=8192,
+        max_model_len=load.max_model_len,
         max_num_seqs=128,
         max_num_batched_tokens=2048,
         max_num_partial_prefills=4,
@@ -112,14 +117,14 @@ def serve(load: Load, manager: str, block_size: int = 16, *, caching: bool = Fal
     lengths = dict(zip(arrived, load.lengths, strict=True))
     due = deque(enumerate(arrived))
     now, took, lost, preemptions = 0.0, [], 0, 0
-    shares: list[tuple[float, float, float]] = []
+    shares: list[tuple[float, ...]] = []
     while due or one.has_work:
         if not one.has_work:
             now = max(now, arrived[due[0][1]])
         while due and arrived[due[0][1]] <= now:
             i, name = due.popleft()
             prompt = tuple((i * 7919 + j) % 999 for j in range(lengths[name][0]))
-            params = SamplingParams(max_tokens=min(MOST, 8191 - len(prompt)), temperature=0.0)
+            params = SamplingParams(max_tokens=min(MOST, load.max_model_len - 1 - len(prompt)), temperature=0.0)
             one.submit(Request(request_id=name, prompt=prompt, params=params), now)
         plan = one.plan(now)
         now += STEP_S + TOKEN_S * plan.num_tokens
@@ -136,18 +141,20 @@ def serve(load: Load, manager: str, block_size: int = 16, *, caching: bool = Fal
         if one.roster.waiting:
             shares.append(measure(one))
     took.sort()
-    columns = list(zip(*shares, strict=True)) or [(1.0,)] * 3
+    columns = list(zip(*shares, strict=True)) or [(1.0,)] * 4
     means = [statistics.fmean(column) for column in columns]
-    return Outcome(preemptions, lost, statistics.fmean(took), took[len(took) * 99 // 100], now, *means)
+    rate = sum(answer for _, answer in load.lengths) / now
+    return Outcome(preemptions, lost, statistics.fmean(took), took[len(took) * 99 // 100], now, rate, *means)
 
 
-def measure(one: Scheduler) -> tuple[float, float, float]:
-    """Real tokens as a share of leased slots, of all slots (cached ones too), and of the most that may come to be."""
+def measure(one: Scheduler) -> tuple[float, float, float, float]:
+    """Real tokens as a share of leased slots, of all slots (cached too), of the most that may be; and how many run."""
     tokens = sum(choice.computed for choice in one.roster.running)
     pool, size = one.cache.pool, one.limits.block_size
     contiguous = sum(choice.max_len for choice in one.roster.running)
     held = tokens + pool.num_cached * size
-    return tokens / (pool.num_leased * size or 1), held / (pool.num_blocks * size), tokens / (contiguous or 1)
+    running = float(len(one.roster.running))
+    return tokens / (pool.num_leased * size or 1), held / (pool.num_blocks * size), tokens / (contiguous or 1), running
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""How fast single kernels are on one thread: `python bench/kernels.py [ISA ...]`. The cases are those of tests/kernels.
+"""How fast single kernels are on one thread: `python -m bench.kernels [ISA ...]`. The cases are those of tests/kernels.
 
 Figures are the best of many runs in CPU time of the thread, so that other work on the machine disturbs them little;
 they compare kernels with one another and with the machine's peak, not with other programs.
@@ -7,9 +7,6 @@ they compare kernels with one another and with the machine's peak, not with othe
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from octavo.models.tensors import Format
 from tests.kernels.cases import ISAS, AttendCase, MatmulCase
