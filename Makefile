@@ -16,9 +16,8 @@ DEPLOY_STAMP := $(DEPLOY)/.installed
 ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench deploy
-PEER_BENCH := ../shared/peers/offline.py
 
-.PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench performance clean
+.PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,19 +54,11 @@ docs: $(STAMP) ## Write the generated documents, rules and dashboards again
 manifests: $(STAMP) $(DEPLOY_STAMP) ## Write deploy/kubernetes again, from the Helm chart
 	@$(BIN)/python -m tests.deploy.plain
 
-bench: $(STAMP) ## Measure policy, kernels and the server; with PEERS=DIR, throughput beside llama.cpp as well
-	@$(require_peers)
-	@$(BIN)/python bench/policy.py
-	@$(BIN)/python bench/beams.py
-	@$(BIN)/python bench/kernels.py
-	@$(BIN)/python bench/server_overhead.py
-	@[ -z "$(PEERS)" ] || $(BIN)/python $(PEER_BENCH) --engine octavo,llamacpp --dir $(PEERS) $(ARGS)
-
-performance: $(STAMP) ## Measure what docs/performance.md shows, and write it; with PEERS=DIR, beside other engines too
+bench: $(STAMP) ## Measure, and write docs/performance.md; with PEERS=DIR, beside other engines (ARGS="--only policy")
 	@$(require_peers)
 	@mkdir -p build
-	@$(BIN)/python -m bench.report run build/performance.json $(if $(PEERS),--peers $(PEERS))
-	@$(BIN)/python -m bench.report render build/performance.json > docs/performance.md
+	@$(BIN)/python -m bench.report run build/performance.json $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+	@$(BIN)/python -m bench.report render build/performance.json docs/performance.md
 
 clean: ## Remove everything that was built
 	@rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache
@@ -118,8 +109,8 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 define require_peers
-	[ -z "$(PEERS)" ] || [ -f $(PEER_BENCH) ] || { \
-		echo 'the comparison with PEERS=$(PEERS) needs $(PEER_BENCH) beside this repository; it is not there.' >&2; exit 1; }
+	[ -z "$(PEERS)" ] || [ -d "$(PEERS)" ] || { \
+		echo 'PEERS=$(PEERS): there is no such folder. It is where other engines are installed; see bench/README.md.' >&2; exit 1; }
 endef
 
 define require_compiler

@@ -5,12 +5,13 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.report.installed import versions
 from octavo import __version__
 from octavo.backends.cpu.isa import choose
 from octavo.config.machine import available_memory_bytes, usable_cpus
 
 
-def machine() -> dict[str, str]:
+def machine(peers: Path | None = None) -> dict[str, str]:
     """What a reader needs to know to compare. No names of hosts or people."""
     return {
         "measured": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -19,6 +20,7 @@ def machine() -> dict[str, str]:
         "load before": f"{os.getloadavg()[0]:.1f}",
         "octavo": f"{__version__}, {choose(None)[0]}",
         "Python": platform.python_version(),
+        **({} if peers is None else versions(peers)),
     }
 
 

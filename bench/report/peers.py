@@ -1,56 +1,145 @@
 """Section: throughput beside other engines, the same work on the same machine in one run."""
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from bench.report.section import Cell, Column, Conditions, Section
+from bench.report.installed import model
+from bench.report.section import Conditions, Figure, Section, attempted
+from bench.report.shown import Cell, Claim, Column, Plot, Shown, Table, Target, Work
+from bench.report.subjects import BF16, DEFAULT, format_of, path_of
+from bench.report.throughput import KINDS, OURS, Job, Rate, batched_bench, best, drive, others, ours, rates, ratio
 
-SCRIPT = Path(__file__).resolve().parents[3] / "shared" / "peers" / "offline.py"
-"""Beside the checkout. It prints one JSON object a line."""
-KINDS = {"prefill_tok_s": "prefill", "decode_tok_s": "decode"}
-
-
-def _measure(conditions: Conditions) -> list[list[Cell]]:
-    command = [sys.executable, str(SCRIPT), "--dir", str(conditions.peers), "--batch", "1,4,8,16,32,64"]
-    return rows_of(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines())
-
-
-def rows_of(lines: Iterable[str]) -> list[list[Cell]]:
-    """For each kind of work and batch size: ours, the best of all variants of other engines, and the ratio."""
-    found = [json.loads(line) for line in lines if line.startswith('{"engine"')]
-    sizes = sorted({each["batch"] for each in found})
-    return [_row(found, kind, batch) for kind in KINDS for batch in sizes]
+PROMPT, NEW = 256, 128
+BATCHES = (1, 4, 8, 16, 32, 64)
+LLAMA = {"Q4_0": BATCHES, "Q8_0": (1, 8, 32), "Q4_1": (1, 8), "BF16": BATCHES}
+"""llama.cpp's fastest 4-bit format and bf16 at all sizes; enough of the others to see that they are not the best."""
+OPENVINO = ("Q4_0", "Q8_0")
+_BF16 = "BF16"
+_LEAST = {("decode", DEFAULT): 2.5, ("prefill", DEFAULT): 1.4, ("decode", BF16): 1.5, ("prefill", BF16): 1.5}
+_ALONE = 1.5
+"""Of decode at batch 1."""
 
 
-def _row(found: list[dict[str, Any]], kind: str, batch: int) -> list[Cell]:
-    here = [each for each in found if each["batch"] == batch and each[kind]]
-    ours = max((float(each[kind]) for each in here if each["engine"] == "octavo"), default=None)
-    best = max((each for each in here if each["engine"] != "octavo"), key=lambda each: each[kind], default=None)
-    if best is None:
-        return [KINDS[kind], batch, ours, None, None, None]
-    rate = float(best[kind])
-    return [KINDS[kind], batch, ours, rate, f"{best['engine']} {best['variant']}", ours / rate if ours else None]
+def _jobs(batches: Sequence[int], rounds: int = 1) -> list[Job]:
+    """Small batches are noisier, and cost little: they are done once more."""
+    return [Job(batch, PROMPT, NEW, rounds + (batch <= 16)) for batch in batches]
+
+
+def _measure(conditions: Conditions) -> Iterator[Figure]:
+    """Ours first and last, so that a machine that changes meanwhile is no advantage."""
+    peers = conditions.peers
+    assert peers is not None
+    yield from _own(DEFAULT, conditions)
+    for format_, batches in LLAMA.items():
+        jobs = _jobs(batches) if format_ in ("Q4_0", _BF16) else [Job(batch, PROMPT, NEW) for batch in batches]
+        yield from attempted(
+            f"llama.cpp {format_}", lambda f=format_, j=jobs: batched_bench(peers, f, model(peers, f), j)
+        )
+    for format_ in OPENVINO:
+        yield from attempted(f"OpenVINO {format_}", lambda f=format_: _drive("openvino", f, model(peers, f), peers))
+    yield from attempted(f"vLLM {_BF16}", lambda: _drive("vllm", _BF16, peers / "smollm2-hf", peers))
+    yield from _own(BF16, conditions)
+    yield from _own(DEFAULT, conditions)
+
+
+def _own(subject: str, conditions: Conditions) -> Iterator[Figure]:
+    path = path_of(subject, conditions)
+    yield from attempted(f"octavo, {subject}", lambda: drive("octavo", format_of(path), path, _jobs(BATCHES)))
+
+
+def _drive(engine: str, format_: str, path: Path, peers: Path) -> Iterator[Figure]:
+    return drive(engine, format_, path, _jobs(BATCHES), peers)
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def show(figures: list[Figure]) -> Shown:
+    found = rates(figures)
+    mine = next((rate.weights for rate in ours(found)), "")
+    return Shown(
+        tables=(
+            _beside(f"The default model as shipped ({mine})", found, mine),
+            _beside("bf16 weights, beside the other engines' bf16", _only(found, _BF16), _BF16),
+            *(_variants(found, kind) for kind in KINDS),
+        ),
+        claims=(*_claims(found, mine, DEFAULT), *_claims(_only(found, _BF16), _BF16, BF16)),
+        plots=(_plot(found),),
+    )
+
+
+def _only(found: Sequence[Rate], weights: str) -> list[Rate]:
+    return [rate for rate in found if rate.weights == weights]
+
+
+def _pair(found: Sequence[Rate], mine: str, kind: str, batch: int) -> tuple[Rate | None, Rate | None]:
+    """Ours with these weights, and the best of all variants of other engines."""
+    here = [rate for rate in found if rate.batch == batch]
+    return best(_only(ours(here), mine), kind), best(others(here), kind)
+
+
+def _beside(caption: str, found: Sequence[Rate], mine: str) -> Table:
+    rows: list[list[Cell]] = []
+    for kind in KINDS:
+        for batch in BATCHES:
+            own, other = _pair(found, mine, kind, batch)
+            which = None if other is None else other.who
+            speeds = [None if rate is None else rate.of(kind) for rate in (own, other)]
+            rows.append([kind, batch, *speeds, which, ratio(own, other, kind)])
+    columns = (
+        Column("work"),
+        Column("requests", 0),
+        Column(OURS, 0),
+        Column("best other", 0),
+        Column("which"),
+        Column("ratio", 2),
+    )
+    return Table(columns, rows, caption)
+
+
+def _variants(found: Sequence[Rate], kind: str) -> Table:
+    """A row for each engine and number format, a column for each batch size."""
+    speeds = {(rate.who, rate.batch): rate.of(kind) for rate in found}
+    names = sorted({rate.who for rate in found}, key=lambda who: (not who.startswith(OURS), who))
+    rows: list[list[Cell]] = [[who, *(speeds.get((who, batch)) for batch in BATCHES)] for who in names]
+    return Table((Column(kind), *(Column(f"{batch} at once", 0) for batch in BATCHES)), rows, f"All formats, {kind}")
+
+
+def _claims(found: Sequence[Rate], mine: str, subject: str) -> Iterator[Claim]:
+    for kind in KINDS:
+        for batch in BATCHES:
+            alone = subject == DEFAULT and kind == "decode" and batch == 1
+            target = Target(_ALONE if alone else _LEAST[kind, subject], " x")
+            value = ratio(*_pair(found, mine, kind, batch), kind)
+            weights = "bf16 weights, " if subject == BF16 else ""
+            work = Work(subject, kind, batch, PROMPT)
+            yield Claim(f"{weights}{kind}, {batch} at once", value, target, work)
+
+
+def _plot(found: Sequence[Rate]) -> Plot:
+    names = sorted({rate.who for rate in found}, key=lambda who: (not who.startswith(OURS), who))
+    speeds = {(rate.who, rate.batch): rate.decode for rate in found}
+    series = {who: tuple(speeds.get((who, batch)) for batch in BATCHES) for who in names}
+    return Plot(
+        "decode-by-batch",
+        "Decode beside other engines",
+        "requests at once",
+        "tokens/s",
+        tuple(map(str, BATCHES)),
+        series,
+    )
 
 
 PEERS = Section(
     name="peers",
     title="Beside other engines",
     about=(
-        "Prompts of 256 random tokens, 128 greedy tokens each, nothing shared, in tokens a second. The opponent is the "
-        "best number format of the best other engine for that row."
-    ),
-    columns=(
-        Column("work"),
-        Column("requests", 0),
-        Column("octavo", 0),
-        Column("best other", 0),
-        Column("which"),
-        Column("ratio", 2),
+        f"Prompts of {PROMPT} random tokens, {NEW} greedy tokens each, nothing shared, in tokens a second; the best "
+        "of one to four rounds. prefill: prompt tokens a second up to the first new one; decode: what the other "
+        "tokens took. The opponent is the best number format of the best other engine for that row. Transformers' "
+        "`generate` is left out: it is slower than all of these."
     ),
     measure=_measure,
+    show=show,
     needs_peers=True,
 )

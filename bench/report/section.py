@@ -1,11 +1,20 @@
-"""Section: what a part of the report is, before it has run and afterwards."""
+"""Section: a part of the report, in two steps. One measures, and gives figures; the other shows them, and is pure."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import http.client
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-Cell = str | float | int | None
-"""None: not measured."""
+from bench.report.shown import Shown
+
+Figure = dict[str, Any]
+"""What one measurement gave, raw, as a JSON object. One with `failed` says what could not be measured, and `why`."""
+
+FAILURES = (OSError, RuntimeError, ValueError, LookupError, http.client.HTTPException, subprocess.SubprocessError)
+"""How it ends where an engine is not there, does not start, or says something else than what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,57 +27,61 @@ class Conditions:
     """None: the default model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """`digits`: after the point, for numbers that are not whole."""
-
-    title: str
-    digits: int = 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A table. `measure` gives its rows, as long as `columns`."""
+    """`measure` gives figures as they come; what it raises of FAILURES ends it, and what came before stays."""
 
     name: str
     title: str
     about: str
     """What was measured and how: a paragraph for who has never seen it."""
-    columns: tuple[Column, ...]
-    measure: Callable[[Conditions], list[list[Cell]]]
+    measure: Callable[[Conditions], Iterator[Figure]]
+    show: Callable[[list[Figure]], Shown]
+    """Is never given a failure."""
     needs_peers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A section that ran: all that the page needs, so that it can be rendered again without running anything."""
+    """A section that ran: all that the page needs, so that it can be made again without running anything."""
 
     name: str
-    title: str
-    about: str
-    columns: list[Column]
-    rows: list[list[Cell]]
+    figures: list[Figure]
     machine: dict[str, str]
     """Of this section: others in the same file may be from another day."""
     command: str
+    took_s: float
+
+    @property
+    def failures(self) -> list[Figure]:
+        return [figure for figure in self.figures if "failed" in figure]
+
+    @property
+    def successes(self) -> list[Figure]:
+        return [figure for figure in self.figures if "failed" not in figure]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    sections: list[Measured] = field(default_factory=list[Measured])
-
-    def with_section(self, section: Measured) -> "Report":
-        """The same report, in which this section is new; it stays where it was, or comes last."""
-        names = [each.name for each in self.sections]
-        if section.name not in names:
-            return Report([*self.sections, section])
-        return Report([section if each.name == section.name else each for each in self.sections])
+Report = dict[str, Measured]
+"""By the names of sections."""
 
 
 def run(section: Section, conditions: Conditions, machine: dict[str, str], command: str) -> Measured:
-    """Raises ValueError where a row is not as long as the columns."""
-    rows = section.measure(conditions)
-    for row in rows:
-        if len(row) != len(section.columns):
-            raise ValueError(f"section {section.name}: a row of {len(row)} cells for {len(section.columns)} columns")
-    return Measured(section.name, section.title, section.about, list(section.columns), rows, machine, command)
+    began = time.perf_counter()
+    figures = list(attempted(section.title, lambda: section.measure(conditions)))
+    return Measured(section.name, figures, machine, command, round(time.perf_counter() - began, 1))
+
+
+def attempted(what: str, measure: Callable[[], Iterable[Figure]]) -> Iterator[Figure]:
+    """The figures of a measurement, and after them a failure where it did not come to its end."""
+    try:
+        yield from measure()
+    except FAILURES as error:
+        yield {"failed": what, "why": _why(error)}
+
+
+def _why(error: Exception) -> str:
+    """In one line: what a program said last, where it was one that ended."""
+    if isinstance(error, subprocess.CalledProcessError):
+        said = (error.stderr or "").strip().splitlines() or ["it said nothing"]
+        return f"{Path(error.cmd[0]).name} ended with status {error.returncode}: {said[-1]}"
+    return f"{type(error).__name__}: {error}"

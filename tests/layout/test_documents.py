@@ -12,7 +12,7 @@ import pytest
 from tests.layout.map import document, sentence, speaking_modules
 from tests.layout.project import PACKAGE, ROOT, source_files, tree
 
-OUR_EXTRAS = {"test", "check", "clients", "deploy", "dev"}
+OUR_EXTRAS = {"test", "bench", "check", "clients", "deploy", "dev"}
 """What those who work on Octavo need, and no user of it."""
 HEADINGS = ("Decides", "Must never know", "Files in reading order", "Laws", "How it is tested")
 

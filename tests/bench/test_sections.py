@@ -1,0 +1,82 @@
+"""Sections about Octavo alone: steps, memory, number formats."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.report import formats, memory, steps
+from bench.report.section import Conditions
+from bench.report.shown import Work
+from octavo.cli import main as octavo
+from tests.tiny import make_tiny, write_gguf
+
+
+def test_steps_are_read_from_what_the_profiler_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(write_gguf(make_tiny(), tmp_path / "tiny.gguf"))
+    words = ["--prompt-len", "8", "--context", "12", "--steps", "2", "--num-blocks", "16", "--json"]
+    assert octavo(["profile", "step", model, *words]) == 0
+    profile: dict[str, Any] = {"subject": "default", **json.loads(capsys.readouterr().out)}
+    seen = steps.show([profile])
+    (table,) = seen.tables
+    assert [row[:3] for row in table.rows] == [["F32", "prompt behind 0", 1], ["F32", "decode behind 12", 1]]
+    names = {row["name"] for each in profile["profiles"] for row in each["rows"] if row["is_kernel"]}
+    assert all(row[-1] in names for row in table.rows)
+    assert all(isinstance(cell, float) and cell > 0 for row in table.rows for cell in row[3:7])
+    assert list(seen.limits) == [Work("default", "prefill", 1, 8), Work("default", "decode", 1, 12)]
+
+
+def test_attention_is_compared_with_its_own_limit() -> None:
+    rows = [
+        {"name": "attention x", "is_kernel": True, "time_s": 4.0, "limit_s": 2.0},
+        {"name": "product y", "is_kernel": True, "time_s": 2.0, "limit_s": 1.5},
+        {"name": "plan", "is_kernel": False, "time_s": 2.0, "limit_s": 0.0},
+    ]
+    decode = {"name": "decode", "step_s": 8.0, "limit_s": 4.0, "num_tokens": 80.0, "rows": rows}
+    figure = {"subject": "default", "weight_format": "Q4_1", "batch": 8, "context": 4096, "prompt_len": 256}
+    seen = steps.show([{**figure, "profiles": [decode]}])
+    (claim,) = seen.claims
+    assert (claim.value, claim.work) == (50.0, steps.ATTENTION)
+    assert seen.limits == {steps.ATTENTION: "50% of 20 tokens/s; loses most in attention x"}
+
+
+def test_every_claim_of_throughput_has_a_step_that_is_measured() -> None:
+    """Else its limit could not be told."""
+    from bench.report import context, peers, shapes
+
+    claims = [claim for module in (context, peers, shapes) for claim in module.show([]).claims]
+    told = {
+        Work(subject, kind, batch, length)
+        for subject in ("default", "bf16", "0.5b", "1b")
+        for batch, prompt, before in steps.works(subject)
+        for kind, length in (("prefill", prompt), ("decode", before))
+    }
+    wanted = {claim.work for claim in claims if claim.work is not None}
+    untold = wanted - told
+    assert len(wanted) == len(claims) and all(work.model == "bf16" and work.batch not in steps.SOME for work in untold)
+
+
+def test_blocks_hold_more_requests_than_contiguous_memory() -> None:
+    figures = list(memory.MEMORY.measure(Conditions()))
+    seen = memory.show(figures)
+    (claim,) = seen.claims
+    assert claim.value is not None and claim.value >= claim.target.bound
+    *paged, contiguous = figures
+    assert contiguous["running"] == pytest.approx(memory.NUM_CONTIGUOUS, abs=0.5)
+    assert all(each["running"] > 1.5 * contiguous["running"] for each in paged)
+    assert all(each["tokens_per_s"] > contiguous["tokens_per_s"] for each in paged)
+
+
+def test_formats_are_compared_with_the_same_weights_in_float32() -> None:
+    nll = math.log(8.0)
+    exact = {"weight_format": "Q4_1", "kv_cache_dtype": "float32", "nll": nll, "exact_nll": nll, "top1": 1.0}
+    worse = exact | {"kv_cache_dtype": "int8", "nll": nll + math.log(1.01), "top1": 0.98}
+    seen = formats.show([exact, worse])
+    assert [row[3:] for row in seen.tables[0].rows] == [
+        pytest.approx([8.0, 0.0, 100.0]),
+        pytest.approx([8.08, 1.0, 98.0]),
+    ]
+    (claim,) = seen.claims
+    assert claim.value == pytest.approx(1.0) and claim.target.verdict(claim.value) == "missed"
