@@ -30,7 +30,7 @@ class Traced:
 
     def execute(self, plan: StepPlan) -> StepResult:
         result, spans = self.backend.execute_traced(plan)
-        self.spans += spans
+        self.spans += spans()
         return result
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """What the core asks of the outside. Each Protocol has one suite in `tests/contract/`, run on all who claim it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -101,8 +101,11 @@ class MachineRates:
 class Traceable(Protocol):
     """A Backend that can say where the time of a step goes. One that is not asked pays nothing for it."""
 
-    def execute_traced(self, plan: StepPlan) -> tuple[StepResult, Sequence[KernelSpan]]:
-        """Runs one step as `execute` does, with the same result, bit for bit."""
+    def execute_traced(self, plan: StepPlan) -> tuple[StepResult, Callable[[], Sequence[KernelSpan]]]:
+        """Runs one step as `execute` does, with the same result, bit for bit.
+
+        The spans are made when they are asked for: that takes as long as a small step, and is no part of it.
+        """
         ...
 
     def measure_rates(self, seconds: float) -> MachineRates:

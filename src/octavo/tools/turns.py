@@ -3,7 +3,7 @@
 The loop is not changed and does not know: it is given a port and a backend that look at the clock.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from octavo.core.events import Event, Finished, Generated, Refused
@@ -55,8 +55,8 @@ class Watch:
     def __init__(self, backend: Backend, traced: Traceable) -> None:
         self._backend = backend
         self._traced = traced
-        self.last: tuple[StepPlan, float, float, tuple[KernelSpan, ...]] | None = None
-        """The plan, when it was given, when its result was, and the spans."""
+        self.last: tuple[StepPlan, float, float, Callable[[], Sequence[KernelSpan]]] | None = None
+        """The plan, when it was given, when its result was, and who makes the spans."""
 
     def capacity(self) -> Capacity:
         return self._backend.capacity()
@@ -64,7 +64,7 @@ class Watch:
     def execute(self, plan: StepPlan) -> StepResult:
         began_s = now()
         result, spans = self._traced.execute_traced(plan)
-        self.last = (plan, began_s, now(), tuple(spans))
+        self.last = (plan, began_s, now(), spans)
         return result
 
     def close(self) -> None:
@@ -109,9 +109,8 @@ class Feed:
         if self._watch.last is not None:
             plan, executed_s, returned_s, spans = self._watch.last
             self._watch.last = None
-            self._keep(
-                Turn(len(plan.work), plan.num_tokens, self._left_s, executed_s, returned_s, began_s, ended_s, spans)
-            )
+            counts, times_s = (len(plan.work), plan.num_tokens), (executed_s, returned_s, began_s, ended_s)
+            self._keep(Turn(*counts, self._left_s, *times_s, tuple(spans())))
         for event in events:
             self._see(event)
         self._left_s = now()

@@ -1,6 +1,8 @@
 """CpuBackend: runs a StepPlan in one native call."""
 
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, chain
 
 import numpy as np
@@ -50,10 +52,9 @@ class CpuBackend:
     def execute(self, plan: StepPlan) -> StepResult:
         return self._execute(plan, None)
 
-    def execute_traced(self, plan: StepPlan) -> tuple[StepResult, list[KernelSpan]]:
+    def execute_traced(self, plan: StepPlan) -> tuple[StepResult, Callable[[], list[KernelSpan]]]:
         trace = _native.Trace()
-        result = self._execute(plan, trace)
-        return result, kernel_spans(self._model, self._kv_cache_dtype, trace)
+        return self._execute(plan, trace), partial(kernel_spans, self._model, self._kv_cache_dtype, trace)
 
     def measure_rates(self, seconds: float) -> MachineRates:
         return measure_rates(self._model, self._kv_cache_dtype, seconds)
