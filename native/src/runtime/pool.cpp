@@ -1,5 +1,6 @@
 #include "octavo/pool.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "octavo/clock.h"
@@ -17,11 +18,12 @@ void relax() {
 #endif
 }
 
+constexpr int kMostRuns = 8;  // of a stage: a thread that has nothing left to do looks at all of them
 constexpr int kSpinsBeforeYield = 4000;
 constexpr auto kSpinBeforeSleep = std::chrono::microseconds(60);
 
-void wait_for(const std::atomic<int>& value, int wanted) {
-  for (int spins = 0; value.load(std::memory_order_acquire) != wanted; ++spins) {
+void wait_for(const std::atomic<int64_t>& value, int64_t wanted) {
+  for (int spins = 0; value.load(std::memory_order_acquire) < wanted; ++spins) {
     if (spins < kSpinsBeforeYield)
       relax();
     else
@@ -32,7 +34,7 @@ void wait_for(const std::atomic<int>& value, int wanted) {
 }  // namespace
 
 Pool::Pool(int num_threads) {
-  for (int i = 0; i < num_threads; ++i) rooms_.push_back(std::make_unique<Room>());
+  for (int i = 0; i < num_threads; ++i) rooms_.push_back(std::make_unique<Room>(std::min(num_threads, kMostRuns)));
   for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { worker(i); });
 }
 
@@ -45,27 +47,45 @@ Pool::~Pool() {
 
 void Pool::Room::furnish(const Stage* first, int count) {
   stages.assign(first, first + count);
-  if (stages.size() > progress_size) {
-    progress = std::make_unique<Progress[]>(stages.size());
-    progress_size = stages.size();
-  }
-  for (size_t s = 0; s < stages.size(); ++s) {
-    progress[s].next.store(0, std::memory_order_relaxed);
-    progress[s].done.store(0, std::memory_order_relaxed);
-  }
+  for (Run& run : runs) run.next.store(0, std::memory_order_relaxed);
+  done.store(0, std::memory_order_relaxed);
 }
 
 void Pool::Room::work(int thread, double* ends_s) {
+  int64_t total = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
-    const Stage& stage = stages[s];
-    Progress& own = progress[s];
-    for (int tile; (tile = own.next.fetch_add(1, std::memory_order_relaxed)) < stage.count;) {
-      stage.run(stage.context, tile, thread);
-      own.done.fetch_add(1, std::memory_order_release);
-    }
-    wait_for(own.done, stage.count);
+    total += stages[s].count;
+    if (const int own = work_on(s, thread)) done.fetch_add(own, std::memory_order_release);
+    wait_for(done, total);
     if (ends_s) ends_s[s] = seconds();
   }
+}
+
+// Returns how many tiles this thread has done: of its own run, then of what others have left.
+int Pool::Room::work_on(size_t stage, int thread) {
+  const Stage& work = stages[stage];
+  int count = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const size_t run = (static_cast<size_t>(thread) + i) % runs.size();
+    for (int tile; (tile = claim(stage, run)) >= 0; ++count) work.run(work.context, tile, thread);
+  }
+  return count;
+}
+
+// The next tile of a run; -1 where none is left, or the stage is over. Whoever is first in a stage moves the run on.
+int Pool::Room::claim(size_t stage, size_t run) {
+  const auto place = [&](size_t of_run) {
+    const size_t tile = (static_cast<size_t>(stages[stage].count) * of_run + runs.size() - 1) / runs.size();
+    return uint64_t{stage} << 32 | tile;
+  };
+  std::atomic<uint64_t>& next = runs[run].next;
+  const uint64_t begin = place(run), end = place(run + 1);
+  uint64_t seen = next.load(std::memory_order_relaxed), tile;
+  do {
+    tile = std::max(seen, begin);
+    if (tile >= end) return -1;
+  } while (!next.compare_exchange_weak(seen, tile + 1, std::memory_order_relaxed));
+  return static_cast<int>(static_cast<uint32_t>(tile));
 }
 
 // There is one: of the others, each late thread is in one room at most.
