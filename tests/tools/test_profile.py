@@ -24,6 +24,8 @@ PHASES = {"plan", "marshal", "commit", "publish"}
 NATIVE = {"check", "embed", "head", "head prepare", "sample", "attention rope_store", "attention attend"} | {
     f"{op} {kernel}" for op in ("qkv", "o", "gate_up", "down") for kernel in ("prepare", "matmul")
 }
+STORED_APART = {"attention rope_store"}
+"""A decode's keys and values are stored by those who attend to them."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,9 @@ def test_the_steps_are_those_that_were_asked_for(profiled: tuple[dict[str, Any],
 def test_rows_are_all_phases_and_add_up_to_the_step(profiled: tuple[dict[str, Any], dict[str, Any]]) -> None:
     for profile in profiled[0]["profiles"]:
         rows = profile["rows"]
-        assert {row["name"] for row in rows} == PHASES | NATIVE
+        assert {row["name"] for row in rows} == PHASES | (
+            NATIVE - STORED_APART if profile["name"] == "decode" else NATIVE
+        )
         assert {row["name"] for row in rows if not row["is_kernel"]} == PHASES
         assert math.isclose(sum(row["time_s"] for row in rows), profile["step_s"], rel_tol=1e-6)
         assert [row["time_s"] for row in rows] == sorted((row["time_s"] for row in rows), reverse=True)

@@ -78,7 +78,8 @@ static inline KvLayout kv_layout(KvType type, int block_size, int kv_heads, int 
   return {type, block_size, kv_heads, head_dim, tile, tile * 2 * static_cast<size_t>(kv_heads)};
 }
 
-// One row of a step: rotate q and k, put q (scaled) into the query buffer and k, v into the cache.
+// One row of a step: rotate q and k, put q (scaled) into the query buffer and k, v into the cache: those of KV heads
+// first_kv_head .. last_kv_head - 1, and of the query heads that share them.
 struct RopeStoreArgs {
   const KvLayout* layout;
   uint8_t* layer;        // block 0 of this layer
@@ -89,6 +90,7 @@ struct RopeStoreArgs {
   int heads, rope_dim;
   float scale;
   int block, slot;
+  int first_kv_head, last_kv_head;
 };
 
 // Query rows that share a KV head: rows of one request, token-major: row i is token i / group, head i % group.

@@ -115,6 +115,9 @@ class Program {
     int row;
     double* sum;
   };
+  struct Run {  // rows of one segment whose keys stand side by side in the cache, or share lines of it
+    int first_row, num_rows;
+  };
   struct Task {  // query rows of one segment that share a KV head
     int segment, kv_head, first_row, num_rows, num_splits, first_partial;
   };
@@ -129,6 +132,8 @@ class Program {
   void extend_rotations(int positions);
   int begin_chunk(const Step& step, int first_row, int last_row, int work);
   void plan_attention();
+  void plan_stores();
+  bool stores_itself(const Segment& segment) const;
   void add_stages(Op& op);
   void run_layers();
   void run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job);
@@ -139,6 +144,7 @@ class Program {
   void mark_layers();
   Cost cost_of(Part part, const Op& op) const;
   Cost attend_cost(const Op& op) const;
+  Cost store_cost(double rows) const;
   Cost prepare_cost(const Weight& w, const float* norm, double rows) const;
   Cost matmul_cost(const Weight& w, double rows, double columns, Epilogue epilogue) const;
   Cost sum_cost(double rows) const;
@@ -149,7 +155,7 @@ class Program {
   void run_embed(const Op& op, int tile, int thread);
   void run_prepare(const Op& op, int row, int thread);
   void run_matmul(const Op& op, int tile, int thread);
-  void run_rope(const Op& op, int row, int thread);
+  void run_rope(const Op& op, int index, int thread);
   void run_task(const Op& op, int task, int thread);
   void run_split(const Op& op, int index, int thread);
   void run_merge(const Op& op, int task, int thread);
@@ -157,6 +163,7 @@ class Program {
   uint8_t* layer_at(int layer) const;
   uint8_t* block_at(int layer, int block) const;
   size_t query_bytes() const;  // of one row
+  void store_row(const Op& op, int row, int first_kv_head, int last_kv_head);
   AttendArgs attend_args(const Op& op, const Task& task) const;
   Partial partial_at(float* memory, int index) const;
   size_t partial_floats() const;
@@ -186,6 +193,8 @@ class Program {
   std::vector<int32_t> tokens_;
   std::vector<Row> row_places_;
   std::vector<Segment> segments_;
+  std::vector<Run> runs_;  // that are stored before anything attends: what tasks do not store themselves
+  int rows_in_runs_ = 0;
   std::vector<Task> tasks_;
   std::vector<int> split_tasks_;  // (task, split) pairs, one after the other; empty where tasks run whole
   std::vector<Addend> addends_;

@@ -79,7 +79,7 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
     }
     set.rope_store({&layout, cache.data(), qkv.data() + static_cast<size_t>(r) * qkv.shape(1), rotation.data(),
                     queries.data() + query_stride * static_cast<size_t>(r), heads, 2 * half, scale,
-                    blocks.data()[r / block_size], r % block_size});
+                    blocks.data()[r / block_size], r % block_size, 0, kv_heads});
   }
   const int splits = (rows - 1) / kSplitKeys + 1;
   const size_t floats = static_cast<size_t>(kMaxQueryRows * (head_dim + 2));

@@ -139,10 +139,10 @@ static void store_value(const KvLayout& l, const uint8_t* value, int slot, uint8
 template <class Kv>
 static void rope_store_as(const RopeStoreArgs& a) {
   const KvLayout& l = *a.layout;
-  const int dim = l.head_dim;
+  const int dim = l.head_dim, group = a.heads / l.kv_heads;
   float* head = static_cast<float*>(__builtin_alloca(static_cast<size_t>(dim) * 4));
   uint8_t* narrowed = static_cast<uint8_t*>(__builtin_alloca(static_cast<size_t>(dim) * 4));
-  for (int h = 0; h < a.heads; ++h) {
+  for (int h = a.first_kv_head * group; h < a.last_kv_head * group; ++h) {
     __builtin_memcpy(head, a.qkv + h * dim, static_cast<size_t>(dim) * 4);
     rotate(head, a.cos_sin, a.rope_dim);
     for (int i = 0; i < dim; i += 16) store(head + i, mul(load(head + i), broadcast(a.scale)));
@@ -155,7 +155,8 @@ static void rope_store_as(const RopeStoreArgs& a) {
       __builtin_memcpy(out, head, static_cast<size_t>(dim) * 4);
   }
   uint8_t* block = a.layer + static_cast<size_t>(a.block) * l.block_bytes;
-  for (int h = 0; h < l.kv_heads; ++h, block += 2 * l.tile_bytes) {
+  block += static_cast<size_t>(a.first_kv_head) * 2 * l.tile_bytes;
+  for (int h = a.first_kv_head; h < a.last_kv_head; ++h, block += 2 * l.tile_bytes) {
     __builtin_memcpy(head, a.qkv + (a.heads + h) * dim, static_cast<size_t>(dim) * 4);
     rotate(head, a.cos_sin, a.rope_dim);
     const float* value = a.qkv + (a.heads + l.kv_heads + h) * dim;

@@ -14,6 +14,7 @@ namespace {
 constexpr int kChunkRows = 256;  // rows that go through all layers together: their activations stay in the L2 cache
 constexpr int kLogitRows = 32;   // rows of logits in memory at once
 constexpr int kSumColumns = 64;  // of hidden states that one thread adds up
+constexpr int kUnitKeys = 16;    // keys that stand side by side in the cache, at most
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
@@ -246,6 +247,7 @@ int Program::begin_chunk(const Step& step, int first_row, int last_row, int work
   }
   extend_rotations(furthest);
   plan_attention();
+  plan_stores();
   return work;
 }
 
@@ -273,6 +275,29 @@ void Program::plan_attention() {
   for (int t = 0; t < num_tasks; ++t)
     for (int s = 0; s < tasks_[static_cast<size_t>(t)].num_splits; ++s) split_tasks_.insert(split_tasks_.end(), {t, s});
   partials_.resize(std::max(partials_.size(), partial_floats() * static_cast<size_t>(num_partials)));
+}
+
+// A decode's task is alone with its key and value of a head, and stores them itself: one stage fewer, and the block
+// that it is about to read comes into the cache once. Not so where splits, or some of the group's heads, are tasks of
+// their own.
+bool Program::stores_itself(const Segment& segment) const {
+  return segment.num_rows == 1 && split_tasks_.empty() && shape_.heads / shape_.kv_heads <= kMaxQueryRows;
+}
+
+// All other rows are stored before. Those in one unit of keys write to the same lines: they are one thread's.
+void Program::plan_stores() {
+  runs_.clear();
+  rows_in_runs_ = 0;
+  for (const Segment& segment : segments_) {
+    if (stores_itself(segment)) continue;
+    rows_in_runs_ += segment.num_rows;
+    for (int row = 0; row < segment.num_rows;) {
+      const int in_unit = kUnitKeys - (segment.position + row) % kUnitKeys;
+      const int rows = std::min(in_unit, segment.num_rows - row);
+      runs_.push_back({segment.first_row + row, rows});
+      row += rows;
+    }
+  }
 }
 
 void Program::run_layers() {
@@ -303,7 +328,7 @@ void Program::add_stages(Op& op) {
       add(Part::matmul, ceil_div(num_panels(*op.weight), op.panels_per_tile), run_op<&Program::run_matmul>);
       break;
     case Kind::attention:
-      add(Part::rope_store, rows_, run_op<&Program::run_rope>);
+      if (!runs_.empty()) add(Part::rope_store, static_cast<int>(runs_.size()), run_op<&Program::run_rope>);
       if (split_tasks_.empty()) {
         add(Part::attend, num_tasks, run_op<&Program::run_task>);
       } else {
@@ -351,12 +376,17 @@ uint8_t* Program::block_at(int layer, int block) const {
 
 size_t Program::query_bytes() const { return static_cast<size_t>(shape_.heads * shape_.head_dim) * 4; }
 
-void Program::run_rope(const Op& op, int row, int) {
+void Program::run_rope(const Op& op, int index, int) {
+  const Run& run = runs_[static_cast<size_t>(index)];
+  for (int row = run.first_row; row < run.first_row + run.num_rows; ++row) store_row(op, row, 0, shape_.kv_heads);
+}
+
+void Program::store_row(const Op& op, int row, int first_kv_head, int last_kv_head) {
   const Row& at = row_places_[static_cast<size_t>(row)];
   kernels_.rope_store({&layout_, layer_at(op.layer), row_of(op.in, row),
                        rotations_.data() + static_cast<size_t>(at.position * shape_.rope_dim),
                        queries_.data() + query_bytes() * static_cast<size_t>(row), shape_.heads, shape_.rope_dim,
-                       shape_.scale, at.block[op.group * at.table_len], at.slot});
+                       shape_.scale, at.block[op.group * at.table_len], at.slot, first_kv_head, last_kv_head});
 }
 
 AttendArgs Program::attend_args(const Op& op, const Task& task) const {
@@ -398,6 +428,8 @@ void Program::run_task(const Op& op, int index, int thread) {
   const Task& task = tasks_[static_cast<size_t>(index)];
   std::vector<float>& memory = thread_partials_[static_cast<size_t>(thread)];
   memory.resize(std::max(memory.size(), partial_floats() * static_cast<size_t>(task.num_splits)));
+  const Segment& segment = segments_[static_cast<size_t>(task.segment)];
+  if (stores_itself(segment)) store_row(op, segment.first_row, task.kv_head, task.kv_head + 1);
   const AttendArgs args = attend_args(op, task);
   std::vector<Partial> partials;
   Partial few[8];

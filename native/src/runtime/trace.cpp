@@ -69,9 +69,16 @@ Cost Program::attend_cost(const Op& op) const {
     const int position = segments_[static_cast<size_t>(task.segment)].position;
     read += reach(position + task.first_row / group, position + (task.first_row + task.num_rows - 1) / group);
   }
+  const Cost store = store_cost(rows_ - rows_in_runs_);
   const double queries = static_cast<double>(rows_) * shape_.heads * shape_.head_dim;
-  return {distinct * key_bytes, read * key_bytes + queries * kFloat, queries * kFloat,
+  return {distinct * key_bytes, read * key_bytes + queries * kFloat + store.read, queries * kFloat + store.written,
           4.0 * attended * shape_.head_dim};
+}
+
+Cost Program::store_cost(double rows) const {
+  const double kept = 2.0 * static_cast<double>(kv_tile_bytes(layout_.type, 1, shape_.head_dim)) * shape_.kv_heads;
+  const double heads = shape_.heads + 2 * shape_.kv_heads;
+  return {0, rows * heads * shape_.head_dim * kFloat, rows * (static_cast<double>(query_bytes()) + kept), 0};
 }
 
 Cost Program::cost_of(Part part, const Op& op) const {
@@ -86,11 +93,8 @@ Cost Program::cost_of(Part part, const Op& op) const {
       return prepare_cost(*op.weight, op.norm, rows);
     case Part::matmul:
       return matmul_cost(*op.weight, rows, out_columns, op.epilogue);
-    case Part::rope_store: {
-      const double kept = 2.0 * static_cast<double>(kv_tile_bytes(layout_.type, 1, shape_.head_dim)) * shape_.kv_heads;
-      return {0, rows * (shape_.heads + 2 * shape_.kv_heads) * head_floats,
-              rows * (static_cast<double>(query_bytes()) + kept), 0};
-    }
+    case Part::rope_store:
+      return store_cost(rows_in_runs_);
     case Part::attend:
       return attend_cost(op);
     case Part::merge: {
