@@ -107,14 +107,19 @@ static void store_key_bytes(const KvLayout& l, const float* key, int slot, int8_
   const int unit = unit_keys(l), dim = l.head_dim;
   scales_of(l, tile)[slot] = quantise_bytes(key, dim, narrowed);
   uint8_t* at = tile + slot / unit * unit * dim + slot % unit * 4;
-  for (int i = 0; i < dim; ++i) at[i / 4 * unit * 4 + place_of_four(i % 4)] = static_cast<uint8_t>(narrowed[i]);
+  for (int i = 0; i < dim; i += 4, at += 4 * unit) {
+    uint32_t four;
+    __builtin_memcpy(&four, narrowed + i, 4);
+    four = (four & 0xff0000ffu) | (four & 0xff00u) << 8 | (four >> 8 & 0xff00u);
+    __builtin_memcpy(at, &four, 4);
+  }
 }
 
 static void store_value_bytes(const KvLayout& l, const float* value, int slot, int8_t* narrowed, uint8_t* tile) {
-  const int dim = l.head_dim;
+  const int dim = l.head_dim, shift = 8 * place_of_four(slot % 4);
   scales_of(l, tile)[slot] = quantise_bytes(value, dim, narrowed);
-  uint8_t* at = tile + slot / 4 * 4 * dim + place_of_four(slot % 4);
-  for (int i = 0; i < dim; ++i) at[4 * i] = static_cast<uint8_t>(narrowed[i]);
+  uint8_t* at = tile + slot / 4 * 4 * dim;
+  for (int i = 0; i < dim; i += 16) merge_lanes(at + 4 * i, load_narrow(narrowed + i), shift, 0xffu << shift);
 }
 
 template <class Kv>
@@ -128,12 +133,13 @@ static void store_key(const KvLayout& l, const uint8_t* key, int slot, uint8_t* 
 template <class Kv>
 static void store_value(const KvLayout& l, const uint8_t* value, int slot, uint8_t* tile) {
   const int dim = l.head_dim, step = Kv::kKeysPerStep;
-  uint8_t* at = tile + static_cast<size_t>(slot / step) * static_cast<size_t>(dim * step * Kv::kElement) +
-                slot % step * Kv::kElement;
-  if constexpr (Kv::kKeysPerStep == 1)
+  uint8_t* at = tile + static_cast<size_t>(slot / step) * static_cast<size_t>(dim * step * Kv::kElement);
+  if constexpr (Kv::kKeysPerStep == 1) {
     __builtin_memcpy(at, value, static_cast<size_t>(dim) * Kv::kElement);
-  else
-    scatter<Kv::kElement>(value, dim, 1, static_cast<size_t>(step * Kv::kElement), at);
+  } else {
+    const int shift = 16 * (slot % 2);
+    for (int i = 0; i < dim; i += 16) merge_lanes(at + 4 * i, load_words(value + 2 * i), shift, 0xffffu << shift);
+  }
 }
 
 template <class Kv>

@@ -125,6 +125,26 @@ static inline void store_words(void* p, i32 v) {  // values of 16 bits
   _mm256_storeu_si256(static_cast<__m256i*>(p), words);
 }
 
+static inline i32 load_words(const void* p) {
+  const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  return {_mm256_cvtepu16_epi32(_mm256_castsi256_si128(words)),
+          _mm256_cvtepu16_epi32(_mm256_extracti128_si256(words, 1))};
+}
+static inline i32 load_narrow(const void* p) {
+  const __m128i narrow = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(narrow), _mm256_cvtepu8_epi32(_mm_srli_si128(narrow, 8))};
+}
+static inline void merge_lanes(__m256i* p, __m256i v, __m128i shift, __m256i mask) {
+  const __m256i kept = _mm256_andnot_si256(mask, _mm256_loadu_si256(p));
+  _mm256_storeu_si256(p, _mm256_or_si256(kept, _mm256_and_si256(mask, _mm256_sll_epi32(v, shift))));
+}
+static inline void merge_lanes(void* p, i32 v, int shift, uint32_t mask) {
+  const __m128i by = _mm_cvtsi32_si128(shift);
+  const __m256i bits = _mm256_set1_epi32(static_cast<int>(mask));
+  merge_lanes(static_cast<__m256i*>(p), v.lo, by, bits);
+  merge_lanes(static_cast<__m256i*>(p) + 1, v.hi, by, bits);
+}
+
 static inline f32 low_bf16(bytes v) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(v.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(v.hi, 16))};
 }

@@ -89,6 +89,18 @@ static inline void store_words(void* p, i32 v) {
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(v));
 }
 
+// 16 words, or 16 bytes, as lanes; the bits of a lane that are in `mask` go into those at `p`.
+static inline i32 load_words(const void* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+static inline i32 load_narrow(const void* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+static inline void merge_lanes(void* p, i32 v, int shift, uint32_t mask) {
+  const __m512i shifted = _mm512_sll_epi32(v, _mm_cvtsi32_si128(shift)), kept = _mm512_loadu_si512(p);
+  _mm512_storeu_si512(p, _mm512_ternarylogic_epi32(_mm512_set1_epi32(static_cast<int>(mask)), shifted, kept, 0xca));
+}
+
 static inline f32 low_bf16(bytes v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
 static inline f32 high_bf16(bytes v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))); }
 static inline bytes keep_low_bf16(bytes v) { return _mm512_and_si512(v, _mm512_set1_epi32(65535)); }

@@ -158,6 +158,23 @@ static inline i32 dot2_words(i32 acc, bytes words, uint32_t pair) {
 }
 static inline void store_words(void* p, i32 v) { OCTAVO_EACH store_u16(p, i, static_cast<uint32_t>(v.lane[i])); }
 
+static inline i32 load_words(const void* p) {
+  i32 r;
+  OCTAVO_EACH r.lane[i] = static_cast<int32_t>(load_u16(p, i));
+  return r;
+}
+static inline i32 load_narrow(const void* p) {
+  i32 r;
+  OCTAVO_EACH r.lane[i] = static_cast<const uint8_t*>(p)[i];
+  return r;
+}
+static inline void merge_lanes(void* p, i32 v, int shift, uint32_t mask) {
+  uint32_t lanes[16];
+  __builtin_memcpy(lanes, p, 64);
+  OCTAVO_EACH lanes[i] = (lanes[i] & ~mask) | (static_cast<uint32_t>(v.lane[i]) << shift & mask);
+  __builtin_memcpy(p, lanes, 64);
+}
+
 static inline f32 low_bf16(bytes v) { OCTAVO_LANES(bits_float(load_u16(v.lane, 2 * i) << 16)); }
 static inline f32 high_bf16(bytes v) { OCTAVO_LANES(bits_float(load_u16(v.lane, 2 * i + 1) << 16)); }
 static inline bytes keep_low_bf16(bytes v) {
