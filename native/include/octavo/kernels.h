@@ -62,6 +62,7 @@ struct KvLayout {
   int block_size, kv_heads, head_dim;
   size_t tile_bytes;   // of one K or V tile
   size_t block_bytes;  // kv_heads * 2 * tile_bytes
+  int block_shift;     // block_size is 1 << block_shift
 };
 
 // Static, as files of different instruction sets share no function.
@@ -75,7 +76,13 @@ static inline size_t kv_tile_bytes(KvType type, int tokens, int head_dim) {
 
 static inline KvLayout kv_layout(KvType type, int block_size, int kv_heads, int head_dim) {
   const size_t tile = kv_tile_bytes(type, block_size, head_dim);
-  return {type, block_size, kv_heads, head_dim, tile, tile * 2 * static_cast<size_t>(kv_heads)};
+  return {type,
+          block_size,
+          kv_heads,
+          head_dim,
+          tile,
+          tile * 2 * static_cast<size_t>(kv_heads),
+          __builtin_ctz(static_cast<unsigned>(block_size))};
 }
 
 // One row of a step: rotate q and k, put q (scaled) into the query buffer and k, v into the cache: those of KV heads
@@ -106,6 +113,8 @@ struct AttendArgs {
   int position;             // of the first token
   int first_row, num_rows;  // num_rows <= kMaxQueryRows
   int window;               // keys that a row attends to, the last of them its own; 0: all
+  // What this thread attends to next, as far as that is known: it is asked for in time. Or null.
+  const AttendArgs* next;
 };
 
 // The first key that a row at `position` attends to. Blocks that lie wholly before it are not read. Static, as files of

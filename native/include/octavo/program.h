@@ -165,6 +165,7 @@ class Program {
   size_t query_bytes() const;  // of one row
   void store_row(const Op& op, int row, int first_kv_head, int last_kv_head);
   AttendArgs attend_args(const Op& op, const Task& task) const;
+  const AttendArgs* args_behind(const Op& op, int task, AttendArgs* args) const;
   Partial partial_at(float* memory, int index) const;
   size_t partial_floats() const;
   float* row_of(int buffer, int row);

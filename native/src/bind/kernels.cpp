@@ -89,17 +89,24 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
     float* acc = memory.data() + floats * static_cast<size_t>(s);
     partials.push_back({acc, acc + kMaxQueryRows * head_dim, acc + kMaxQueryRows * (head_dim + 1)});
   }
+  const auto args_of = [&](int head, int first, std::vector<int32_t>& table) {
+    table.assign(blocks.data(), blocks.data() + blocks.size());
+    std::fill_n(table.begin(), first_key(window, first / group) / block_size, highest + 1);
+    const int count = std::min(rows_at_once, rows * group - first);
+    return AttendArgs{&layout,    cache.data(), table.data(), queries.data(), query_stride,
+                      out.data(), out.shape(1), heads,        head,           0,
+                      first,      count,        window,       nullptr};
+  };
+  std::vector<int32_t> table, next_table;
   for (int h = 0; h < kv_heads; ++h)
     for (int first = 0; first < rows * group; first += rows_at_once) {
-      const int count = std::min(rows_at_once, rows * group - first);
-      const int first_read = first_key(window, first / group);
-      std::vector<int32_t> table(blocks.data(), blocks.data() + blocks.size());
-      std::fill_n(table.begin(), first_read / block_size, highest + 1);
-      const AttendArgs args{
-          &layout, cache.data(), table.data(), queries.data(), query_stride, out.data(), out.shape(1), heads, h,
-          0,       first,        count,        window};
-      const int own = ((first + count - 1) / group) / kSplitKeys + 1;
-      for (int s = first_read / kSplitKeys; s < own; ++s) set.attend_split(args, s, partials[static_cast<size_t>(s)]);
+      AttendArgs args = args_of(h, first, table);
+      const bool last = first + args.num_rows == rows * group;
+      const AttendArgs next = args_of(last ? h + 1 : h, last ? 0 : first + rows_at_once, next_table);
+      if (!last || h + 1 < kv_heads) args.next = &next;
+      const int own = ((first + args.num_rows - 1) / group) / kSplitKeys + 1;
+      for (int s = first_key(window, first / group) / kSplitKeys; s < own; ++s)
+        set.attend_split(args, s, partials[static_cast<size_t>(s)]);
       set.attend_merge(args, partials.data(), own);
     }
 }

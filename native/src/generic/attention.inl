@@ -12,8 +12,18 @@ struct Keys {
   const int32_t* blocks;
 
   const uint8_t* tile(int key) const {
-    return head + static_cast<size_t>(blocks[key / layout.block_size]) * layout.block_bytes;
+    return head + static_cast<size_t>(blocks[key >> layout.block_shift]) * layout.block_bytes;
   }
+  int slot(int key) const { return key & (layout.block_size - 1); }
+};
+
+// What is read after a tile, and asked for while that is computed: a tile of the same keys, or of those that come next.
+// Of the keys from `start` on those in begin .. end - 1 are read; none where nothing is known to follow.
+struct Ahead {
+  Keys keys;
+  int start, begin, end;
+
+  bool reads(int key) const { return start + key >= begin && start + key < end; }
 };
 
 // The scales of one tile's keys and values, where they have any; 0 for keys that are not read.
@@ -21,18 +31,22 @@ struct TileScales {
   alignas(64) float keys[kTileKeys], values[kTileKeys];
 };
 
-// Reads one tile's, and asks for those of the next one.
-static void read_scales(const Keys& keys, int start, int skip, int num_keys, int end, TileScales* scales) {
+// Reads one tile's.
+static void read_scales(const Keys& keys, int start, int skip, int num_keys, TileScales* scales) {
   const KvLayout& l = keys.layout;
   *scales = {};
   for (int key = skip; key < num_keys;) {
-    const int slot = (start + key) % l.block_size, run = smaller(num_keys - key, l.block_size - slot);
-    const int offset = l.block_size * l.head_dim + slot * 4, next = start + kTileKeys + key;
-    const uint8_t *at = keys.tile(start + key) + offset, *ahead = next < end ? keys.tile(next) + offset : at;
-    prefetch(ahead);
-    prefetch(ahead + l.tile_bytes);
-    __builtin_memcpy(scales->keys + key, at, static_cast<size_t>(run) * 4);
-    __builtin_memcpy(scales->values + key, at + l.tile_bytes, static_cast<size_t>(run) * 4);
+    const int slot = keys.slot(start + key), run = smaller(num_keys - key, l.block_size - slot);
+    const uint8_t* at = keys.tile(start + key) + l.block_size * l.head_dim + slot * 4;
+    if (run % 16 == 0) {  // nearly always
+      for (int i = 0; i < run; i += 16) {
+        store(scales->keys + key + i, load(reinterpret_cast<const float*>(at) + i));
+        store(scales->values + key + i, load(reinterpret_cast<const float*>(at + l.tile_bytes) + i));
+      }
+    } else {
+      __builtin_memcpy(scales->keys + key, at, static_cast<size_t>(run) * 4);
+      __builtin_memcpy(scales->values + key, at + l.tile_bytes, static_cast<size_t>(run) * 4);
+    }
     key += run;
   }
 }
@@ -49,12 +63,11 @@ struct Unit {
 
 // Halves that lie before the first key or behind the last one are not read: the other half stands in for them.
 template <class Kv>
-static Unit unit_at(const Keys& keys, int key, int first_key, int last_key) {
+static inline Unit unit_at(const Keys& keys, int key, int first_key, int last_key) {
   const KvLayout& l = keys.layout;
-  const int unit = unit_keys(l), slot = key % l.block_size;
-  if (unit == 16) {
+  if (unit_keys(l) == 16) {
     const uint8_t* low =
-        keys.tile(key) + static_cast<size_t>(slot / unit) * static_cast<size_t>(unit * l.head_dim * Kv::kElement);
+        keys.tile(key) + static_cast<size_t>(keys.slot(key) / 16) * static_cast<size_t>(16 * l.head_dim * Kv::kElement);
     return {low, low + 8 * Kv::kDimsPerStep * Kv::kElement};
   }
   return {keys.tile(key + 8 <= first_key ? key + 8 : key), keys.tile(key + 8 <= last_key ? key + 8 : key)};
@@ -148,15 +161,15 @@ static void score_units(const QueryRow* rows, const Unit* units, const Unit* ahe
 
 // Scores of keys `skip` .. num_keys - 1 of a tile, in whole units of 16.
 template <class Kv, int R>
-static void score_tile(const Keys& keys, const QueryRow* rows, int start, int skip, int num_keys, int end,
+static void score_tile(const Keys& keys, const QueryRow* rows, int start, int skip, int num_keys, const Ahead& next,
                        const TileScales& scales, float (*scores)[kTileKeys]) {
-  const int num_units = (num_keys + 15) / 16, dim = keys.layout.head_dim, next = start + kTileKeys;
+  const int num_units = (num_keys + 15) / 16, dim = keys.layout.head_dim;
   const bool whole = unit_keys(keys.layout) == 16;
   Unit units[kTileKeys / 16], ahead[kTileKeys / 16];
   int u = skip / 16;
   for (int i = u; i < num_units; ++i) {
     units[i] = unit_at<Kv>(keys, start + 16 * i, start + skip, start + num_keys - 1);
-    ahead[i] = next + 16 * i < end ? unit_at<Kv>(keys, next + 16 * i, next, end - 1) : units[i];
+    ahead[i] = next.reads(16 * i) ? unit_at<Kv>(next.keys, next.start + 16 * i, next.begin, next.end - 1) : units[i];
   }
   constexpr int kUnits = vectors_at_once<Kv, R>();
   for (; whole && kUnits > 1 && u + kUnits <= num_units; u += kUnits)
@@ -239,8 +252,8 @@ static Factors soften(float* scores, const TileScales& scales, uint8_t* narrowed
 // acc[r] = acc[r] * earlier[r] + own[r] * weights[r] * V over keys `skip` .. num_keys - 1 of a tile, for `DV` vectors
 // of dimensions from `first` on.
 template <class Kv, int R, int DV>
-static void add_values(const Keys& keys, int start, int skip, int num_keys, int end, int first, const uint8_t* weights,
-                       const Factors* factors, float* acc) {
+static void add_values(const Keys& keys, int start, int skip, int num_keys, const Ahead& next, int first,
+                       const uint8_t* weights, const Factors* factors, float* acc) {
   const KvLayout& l = keys.layout;
   const int dim = l.head_dim;
   constexpr size_t kWeightStride = kTileKeys * Kv::kWeightElement;
@@ -255,10 +268,10 @@ static void add_values(const Keys& keys, int start, int skip, int num_keys, int 
         sums[r][v] = mul(load(acc + r * dim + first + 16 * v), broadcast(factors[r].earlier));
     }
   for (int key = skip; key < num_keys;) {
-    const int slot = (start + key) % l.block_size;
+    const int slot = keys.slot(start + key);
     const int run = smaller(num_keys - key, l.block_size - slot);
     const uint8_t* tile = keys.tile(start + key) + l.tile_bytes;
-    const uint8_t* ahead = start + kTileKeys + key < end ? keys.tile(start + kTileKeys + key) + l.tile_bytes : tile;
+    const uint8_t* ahead = next.reads(key) ? next.keys.tile(next.start + key) + l.tile_bytes : tile;
     for (int j = 0; j < run; j += Kv::kKeysPerStep) {
       const size_t offset =
           (static_cast<size_t>(slot + j) * static_cast<size_t>(dim) + static_cast<size_t>(first * Kv::kKeysPerStep)) *
@@ -303,10 +316,28 @@ static void add_values(const Keys& keys, int start, int skip, int num_keys, int 
     }
 }
 
+// Asks for what of a tile was not asked for while one of `num_keys` keys was computed.
+template <class Kv>
+static void ask_for_rest(const Ahead& next, int num_keys) {
+  const KvLayout& l = next.keys.layout;
+  const int unit = unit_keys(l);
+  const size_t bytes = static_cast<size_t>(unit * l.head_dim * Kv::kElement);
+  for (int key = (num_keys + unit - 1) / unit * unit; key < kTileKeys; key += unit) {
+    if (!next.reads(key)) continue;
+    const uint8_t* at =
+        next.keys.tile(next.start + key) + static_cast<size_t>(next.keys.slot(next.start + key) / unit) * bytes;
+    for (size_t line = 0; line < bytes; line += 64) {
+      prefetch(at + line);
+      prefetch(at + l.tile_bytes + line);
+    }
+  }
+}
+
 // Rows in the order of their positions. Of the first tile, whole units before the first row's window are skipped: their
 // blocks may be gone. A row that begins later has weight 0 up to there.
 template <class Kv, int R>
-static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int split, const Partial& partial) {
+static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int split, const Ahead& after,
+                        const Partial& partial) {
   constexpr int kVectors = vectors_at_once<Kv, R>();
   const int dim = keys.layout.head_dim, last_key = rows[R - 1].position, unit = unit_keys(keys.layout);
   const int begin = larger(split * kSplitKeys, first_key(window, rows[0].position) / unit * unit);
@@ -322,8 +353,10 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int 
   __builtin_memset(partial.acc, 0, static_cast<size_t>(R * dim) * 4);
   for (int start = begin / kTileKeys * kTileKeys; start < end; start += kTileKeys) {
     const int skip = larger(begin - start, 0), num_keys = smaller(kTileKeys, end - start);
-    if constexpr (Kv::type == KvType::int8) read_scales(keys, start, skip, num_keys, end, &scales);
-    score_tile<Kv, R>(keys, rows, start, skip, num_keys, end, scales, scores);
+    const int then = start + kTileKeys;
+    const Ahead next = then <= last_key ? Ahead{keys, then, then, last_key + 1} : after;
+    if constexpr (Kv::type == KvType::int8) read_scales(keys, start, skip, num_keys, &scales);
+    score_tile<Kv, R>(keys, rows, start, skip, num_keys, next, scales, scores);
     for (int r = 0; r < R; ++r) {
       const int position = rows[r].position, past = smaller(kTileKeys, position + 1 - start);
       factors[r] = soften<Kv>(scores[r], scales, narrowed[r], first_key(window, position) - start, past,
@@ -332,9 +365,10 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int 
     const uint8_t* weights = Kv::kWeightElement == 2 ? narrowed[0] : reinterpret_cast<const uint8_t*>(scores[0]);
     int first = 0;
     for (; first + 16 * kVectors <= dim; first += 16 * kVectors)
-      add_values<Kv, R, kVectors>(keys, start, skip, num_keys, end, first, weights, factors, partial.acc);
+      add_values<Kv, R, kVectors>(keys, start, skip, num_keys, next, first, weights, factors, partial.acc);
     for (; first < dim; first += 16)
-      add_values<Kv, R, 1>(keys, start, skip, num_keys, end, first, weights, factors, partial.acc);
+      add_values<Kv, R, 1>(keys, start, skip, num_keys, next, first, weights, factors, partial.acc);
+    if (num_keys < kTileKeys) ask_for_rest<Kv>(next, num_keys);
   }
 }
 
@@ -347,6 +381,16 @@ static inline RowPlace place(const AttendArgs& a, int i) {
   return {row / group, a.kv_head * group + row % group};
 }
 
+static inline Keys keys_of(const AttendArgs& a) {
+  return {*a.layout, a.layer + static_cast<size_t>(a.kv_head) * 2 * a.layout->tile_bytes, a.blocks};
+}
+
+static Ahead first_tile(const AttendArgs& a) {
+  const int group = a.heads / a.layout->kv_heads, unit = unit_keys(*a.layout);
+  const int begin = first_key(a.window, a.position + a.first_row / group) / unit * unit;
+  return {keys_of(a), begin / kTileKeys * kTileKeys, begin, a.position + (a.first_row + a.num_rows - 1) / group + 1};
+}
+
 template <class Kv>
 static void attend_as(const AttendArgs& a, int split, const Partial& partial) {
   const KvLayout& l = *a.layout;
@@ -357,20 +401,21 @@ static void attend_as(const AttendArgs& a, int split, const Partial& partial) {
                    static_cast<size_t>(at.head * l.head_dim * Kv::kQueryElement),
                a.position + at.token};
   }
-  const Keys keys{l, a.layer + static_cast<size_t>(a.kv_head) * 2 * l.tile_bytes, a.blocks};
+  const Keys keys = keys_of(a);
+  const Ahead after = a.next ? first_tile(*a.next) : Ahead{keys, 0, 0, 0};
   switch (a.num_rows) {
     case 1:
-      return attend_rows<Kv, 1>(keys, rows, a.window, split, partial);
+      return attend_rows<Kv, 1>(keys, rows, a.window, split, after, partial);
     case 2:
-      return attend_rows<Kv, 2>(keys, rows, a.window, split, partial);
+      return attend_rows<Kv, 2>(keys, rows, a.window, split, after, partial);
     case 3:
-      return attend_rows<Kv, 3>(keys, rows, a.window, split, partial);
+      return attend_rows<Kv, 3>(keys, rows, a.window, split, after, partial);
     case 4:
-      return attend_rows<Kv, 4>(keys, rows, a.window, split, partial);
+      return attend_rows<Kv, 4>(keys, rows, a.window, split, after, partial);
     case 5:
-      return attend_rows<Kv, 5>(keys, rows, a.window, split, partial);
+      return attend_rows<Kv, 5>(keys, rows, a.window, split, after, partial);
     case 6:
-      return attend_rows<Kv, 6>(keys, rows, a.window, split, partial);
+      return attend_rows<Kv, 6>(keys, rows, a.window, split, after, partial);
   }
 }
 

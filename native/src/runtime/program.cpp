@@ -405,7 +405,16 @@ AttendArgs Program::attend_args(const Op& op, const Task& task) const {
           segment.position,
           task.first_row,
           task.num_rows,
-          op.window};
+          op.window,
+          nullptr};
+}
+
+// Of the task behind this one, which is most likely this thread's next; null for the last.
+const AttendArgs* Program::args_behind(const Op& op, int task, AttendArgs* args) const {
+  const size_t behind = static_cast<size_t>(task) + 1;
+  if (behind == tasks_.size()) return nullptr;
+  *args = attend_args(op, tasks_[behind]);
+  return args;
 }
 
 // The first split that any row of the task attends to.
@@ -430,7 +439,8 @@ void Program::run_task(const Op& op, int index, int thread) {
   memory.resize(std::max(memory.size(), partial_floats() * static_cast<size_t>(task.num_splits)));
   const Segment& segment = segments_[static_cast<size_t>(task.segment)];
   if (stores_itself(segment)) store_row(op, segment.first_row, task.kv_head, task.kv_head + 1);
-  const AttendArgs args = attend_args(op, task);
+  AttendArgs args = attend_args(op, task), next;
+  args.next = args_behind(op, index, &next);
   std::vector<Partial> partials;
   Partial few[8];
   Partial* list = few;
@@ -450,7 +460,9 @@ void Program::run_split(const Op& op, int index, int) {
   const Task& task = tasks_[static_cast<size_t>(split_tasks_[i])];
   const int split = split_tasks_[i + 1];
   if (split < first_split(op, task)) return;
-  kernels_.attend_split(attend_args(op, task), split, partial_at(partials_.data(), task.first_partial + split));
+  AttendArgs args = attend_args(op, task), next;
+  args.next = args_behind(op, split_tasks_[i], &next);
+  kernels_.attend_split(args, split, partial_at(partials_.data(), task.first_partial + split));
 }
 
 void Program::run_merge(const Op& op, int index, int) {
