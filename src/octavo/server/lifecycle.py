@@ -10,6 +10,7 @@ ended        0 after a drain; 1 where the engine died; 128 + signal after a seco
 import asyncio
 import contextlib
 import errno
+import gc
 import ipaddress
 import logging
 import signal
@@ -84,11 +85,15 @@ def is_public(host: str) -> bool:
 
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Runs a coroutine on the fastest event loop that the machine has; returns its exit status."""
-    if sys.platform == "win32":
-        return asyncio.run(main)
-    import uvloop
+    gc.freeze()  # what was loaded stays: a collection that looked at all of it would hold up every stream
+    try:
+        if sys.platform == "win32":
+            return asyncio.run(main)
+        import uvloop
 
-    return uvloop.run(main)
+        return uvloop.run(main)
+    finally:
+        gc.unfreeze()
 
 
 async def serve(
