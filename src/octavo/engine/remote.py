@@ -12,7 +12,7 @@ from octavo.core.events import EngineLost, EngineReady, Event, Refused
 from octavo.core.request import Request
 from octavo.core.types import RequestId
 from octavo.engine.asks import Ask
-from octavo.engine.client import AskFailed, CannotStart, EngineDead, EngineFacts, EngineState
+from octavo.engine.client import AskFailed, CannotStart, EngineDead, EngineFacts, EngineState, Events
 from octavo.engine.clock import now
 from octavo.engine.streams import EventStream, Mailbox
 from octavo.engine.wire import (
@@ -180,15 +180,16 @@ class RemoteClient:
         return None
 
     def _deliver(self, events: list[Event]) -> None:
-        of_request: dict[RequestId, list[Event]] = {}
+        of_request: dict[RequestId, Events] = {}
         for event in events:
             request_id = getattr(event, "request_id", None)
             if request_id is not None:
-                of_request.setdefault(request_id, []).append(event)
+                own = of_request.get(request_id)
+                of_request[request_id] = (event,) if own is None else (*own, event)
         self._tell(events)
         for request_id, own in of_request.items():
             mailbox = self._mailboxes[request_id]
-            mailbox.put(tuple(own))
+            mailbox.put(own)
             if mailbox.over:
                 del self._mailboxes[request_id], self._names[self._tickets.pop(request_id)]
 

@@ -8,7 +8,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -337,7 +337,13 @@ def _read_tokens(item: Sequence[int], time_s: float, names: Mapping[int, Request
     for at in range(1, len(item), 3):
         request_id = names.get(item[at])
         if request_id is not None:
-            events.append(Generated(request_id, item[at + 1], time_s, (ScoredToken(item[at + 2]),)))
+            events.append(Generated(request_id, item[at + 1], time_s, _plain(item[at + 2])))
+
+
+@lru_cache(1 << 14)
+def _plain(token: int) -> tuple[ScoredToken]:
+    """A token that nothing more is known of. It is a value: who says the same word shares it."""
+    return (ScoredToken(token),)
 
 
 def _read_item(item: Sequence[Any], time_s: float, names: Mapping[int, RequestId], events: list[Event]) -> None:

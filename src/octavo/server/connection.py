@@ -53,8 +53,8 @@ class Chunks:
     @property
     def free(self) -> bool:
         cycle = self._cycle
-        begun = cycle.chunked_encoding and not cycle.response_complete
-        return bool(begun) and not cycle.flow.write_paused and not cycle.disconnected
+        ended = cycle.response_complete or cycle.disconnected
+        return cycle.chunked_encoding is True and not ended and not cycle.flow.write_paused
 
     def write(self, data: bytes) -> None:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))

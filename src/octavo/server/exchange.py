@@ -68,7 +68,6 @@ class Exchange:
     __slots__ = (
         "_receive",
         "_send",
-        "_straight",
         "began",
         "error",
         "headers",
@@ -81,6 +80,7 @@ class Exchange:
         "route",
         "spending",
         "status",
+        "straight",
         "tenant",
         "tokens",
     )
@@ -89,7 +89,8 @@ class Exchange:
         """`root_path` may stand before the path, where a proxy did not take it off."""
         self._receive = receive
         self._send = send
-        self._straight: Straight | None = scope.get("extensions", {}).get(STRAIGHT, {}).get("body")
+        self.straight: Straight | None = scope.get("extensions", {}).get(STRAIGHT, {}).get("body")
+        """For an answer that goes on, where whoever serves this app has it."""
         self.began = time.perf_counter()
         self.method: str = scope["method"]
         self.path: str = _own_path(scope["path"], root_path)
@@ -172,16 +173,6 @@ class Exchange:
     async def write(self, data: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    @property
-    def free(self) -> bool:
-        """May `put` be called now?"""
-        return self._straight is not None and self._straight.free
-
-    def put(self, data: bytes) -> None:
-        """More of an answer that has begun, at once. Only while `free`."""
-        assert self._straight is not None
-        self._straight.write(data)
-
     async def while_connected(self, work: Coroutine[Any, Any, None], stopped: asyncio.Future[ApiError]) -> None:
         """Runs `work` until it ends, the client goes away, or `stopped` says why it must not go on.
 
@@ -211,6 +202,7 @@ class EventStream:
         self.exchange = exchange
         self._lock = asyncio.Lock()
         self._quiet = True
+        self._straight = exchange.straight
 
     @property
     def started(self) -> bool:
@@ -227,12 +219,13 @@ class EventStream:
     @property
     def free(self) -> bool:
         """May `put` be called now? Not before something was written, nor while somebody waits for a slow client."""
-        return not self._lock.locked() and self.exchange.free
+        return self._straight is not None and self._straight.free and not self._lock.locked()
 
     def put(self, data: bytes) -> None:
         """Sends whole events at once. Only while `free`."""
+        assert self._straight is not None
         self._quiet = False
-        self.exchange.put(data)
+        self._straight.write(data)
 
     @contextlib.asynccontextmanager
     async def kept_alive(self, every_s: float, words: bytes) -> AsyncIterator[None]:
