@@ -1,6 +1,7 @@
 """Section: a part of the report, in two steps. One measures, and gives figures; the other shows them, and is pure."""
 
 import http.client
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -79,9 +80,13 @@ def attempted(what: str, measure: Callable[[], Iterable[Figure]]) -> Iterator[Fi
         yield {"failed": what, "why": _why(error)}
 
 
+def _end(status: int) -> str:
+    return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+
+
 def _why(error: Exception) -> str:
     """In one line: what a program said last, where it was one that ended."""
     if isinstance(error, subprocess.CalledProcessError):
         said = (error.stderr or "").strip().splitlines() or ["it said nothing"]
-        return f"{Path(error.cmd[0]).name} ended with status {error.returncode}: {said[-1]}"
+        return f"{Path(error.cmd[0]).name} {_end(error.returncode)}: {said[-1]}"
     return f"{type(error).__name__}: {error}"

@@ -158,18 +158,19 @@ def _loads(loads: Sequence[Figure], offline: float | None) -> Table:
         Column("server"),
         Column("arrivals"),
         Column("completed", 0),
+        Column("failed", 0),
         Column("output tokens/s", 0),
         Column("TTFT p50 ms", 0),
         Column("p99", 0),
         Column("ITL p50 ms", 1),
         Column("p99", 1),
     )
-    rows: list[list[Cell]] = [["octavo offline, 16 at once", "64 prompts", 64, offline, *[None] * 4]]
+    rows: list[list[Cell]] = [["octavo offline, 16 at once", "64 prompts", 64, 0, offline, *[None] * 4]]
     for arrivals, words in WORDS.items():
         for each in loads:
             if each["arrivals"] == arrivals:
                 values = [float(each[name]) for name in ("output_throughput", *LATENCIES)]
-                rows.append([each["server"], words, each["completed"], *values])
+                rows.append([each["server"], words, each["completed"], each["failed"], *values])
     caption = f"{PROMPT} random tokens in, {NEW} out; `vllm bench serve` is the client, on the same machine"
     return Table(columns, rows, caption)
 

@@ -80,17 +80,19 @@ def test_what_fails_is_a_row_and_what_came_before_stays(tmp_path: Path) -> None:
     )
 
 
-def test_a_program_that_failed_is_told_in_its_own_last_words() -> None:
-    error = subprocess.CalledProcessError(3, ["some/where/engine", "-x"], stderr="loading\nno such model\n")
-
+@pytest.mark.parametrize(
+    ("status", "said", "why"),
+    [
+        (3, "loading\nno such model\n", "engine ended with status 3: no such model"),
+        (-4, "", "engine was ended by SIGILL: it said nothing"),
+    ],
+)
+def test_a_program_that_failed_is_told_in_its_own_last_words(status: int, said: str, why: str) -> None:
     def fails() -> Iterator[Figure]:
         yield {"fine": 1}
-        raise error
+        raise subprocess.CalledProcessError(status, ["some/where/engine", "-x"], stderr=said)
 
-    assert list(attempted("an engine", fails)) == [
-        {"fine": 1},
-        {"failed": "an engine", "why": "engine ended with status 3: no such model"},
-    ]
+    assert list(attempted("an engine", fails)) == [{"fine": 1}, {"failed": "an engine", "why": why}]
 
 
 def test_a_section_that_runs_again_replaces_its_figures_and_no_others(tmp_path: Path) -> None:

@@ -16,16 +16,16 @@ from tests.tiny import make_tiny, write_gguf
 
 def test_steps_are_read_from_what_the_profiler_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(write_gguf(make_tiny(), tmp_path / "tiny.gguf"))
-    words = ["--prompt-len", "8", "--context", "12", "--steps", "2", "--num-blocks", "16", "--json"]
+    words = ["--prompt-len", "8", "--steps", "2", "--num-blocks", "16", "--json"]
     assert octavo(["profile", "step", model, *words]) == 0
     profile: dict[str, Any] = {"subject": "default", **json.loads(capsys.readouterr().out)}
     seen = steps.show([profile])
     (table,) = seen.tables
-    assert [row[:3] for row in table.rows] == [["F32", "prompt behind 0", 1], ["F32", "decode behind 12", 1]]
+    assert [row[:3] for row in table.rows] == [["F32", "prompt behind 0", 1], ["F32", "decode behind 8", 1]]
     names = {row["name"] for each in profile["profiles"] for row in each["rows"] if row["is_kernel"]}
     assert all(row[-1] in names for row in table.rows)
     assert all(isinstance(cell, float) and cell > 0 for row in table.rows for cell in row[3:7])
-    assert list(seen.limits) == [Work("default", "prefill", 1, 8), Work("default", "decode", 1, 12)]
+    assert list(seen.limits) == [Work("default", "prefill", 1, 8), Work("default", "decode", 1, 8)]
 
 
 def test_attention_is_compared_with_its_own_limit() -> None:

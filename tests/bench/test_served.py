@@ -162,11 +162,11 @@ def test_tables_have_a_row_for_each_server() -> None:
     starts, cached, loads = show([*of("octavo", 1.0), *of("vLLM BF16", 2.0)]).tables
     assert [row[0] for row in starts.rows] == [row[0] for row in cached.rows] == ["octavo", "vLLM BF16"]
     assert cached.rows[0][1:] == pytest.approx([2000.0, 100.0, 5.0])
-    assert [row[:3] for row in loads.rows[1:]] == [
-        ["octavo", "16 clients, 64 prompts", 63],
-        ["vLLM BF16", "16 clients, 64 prompts", 63],
-        ["octavo", "1 request/s, Poisson, 32 prompts", 63],
-        ["vLLM BF16", "1 request/s, Poisson, 32 prompts", 63],
+    assert [row[:4] for row in loads.rows[1:]] == [
+        ["octavo", "16 clients, 64 prompts", 63, 1],
+        ["vLLM BF16", "16 clients, 64 prompts", 63, 1],
+        ["octavo", "1 request/s, Poisson, 32 prompts", 63, 1],
+        ["vLLM BF16", "1 request/s, Poisson, 32 prompts", 63, 1],
     ]
 
 

@@ -13,10 +13,11 @@ from bench.report.shown import Work
 from bench.report.throughput import Job, drive, rates, read_batched
 
 BATCHED = """\
-main: n_kv_max = 4096, n_batch = 2048, n_ubatch = 512, flash_attn = 1, is_pp_shared = 0, n_threads = 2
-{"n_kv_max": 4096, "n_batch": 2048, "n_ubatch": 512, "flash_attn": 1, "is_pp_shared": 0, "n_gpu_layers": -1, \
-"n_threads": 2, "n_threads_batch": 2, "pp": 256, "tg": 128, "pl": 8, "n_kv": 3072, "t_pp": 2.0, "speed_pp": 1024.0, \
-"t_tg": 4.0, "speed_tg": 256.0, "t": 6.0, "speed": 512.0}
+
+{"n_kv_max": 2048, "n_batch": 2048, "n_ubatch": 512, "flash_attn": 1, "is_pp_shared": 0, "n_gpu_layers": -1, \
+"n_threads": 2, "n_threads_batch": 2, "pp": 64, "tg": 8, "pl": 8, "n_kv": 576, "t_pp": 3.279641, \
+"speed_pp": 156.114655, "t_tg": 2.220076, "speed_tg": 28.827841, "t": 5.499717, "speed": 104.732666}
+
 """
 
 
@@ -39,12 +40,17 @@ def test_llama_batched_bench_is_read() -> None:
             "engine": "llama.cpp",
             "weights": "Q4_0",
             "batch": 8,
-            "prompt": 256,
-            "new": 128,
-            "first_s": [2.0],
-            "decode_s": [4.0],
+            "prompt": 64,
+            "new": 8,
+            "first_s": [3.279641],
+            "decode_s": [2.220076],
         }
     ]
+
+
+def test_rates_are_those_that_llama_batched_bench_gives_itself() -> None:
+    (rate,) = rates(read_batched("Q4_0", BATCHED.splitlines()))
+    assert (rate.prefill, rate.decode) == (pytest.approx(156.114655), pytest.approx(28.827841))
 
 
 def test_a_rate_is_the_best_of_all_rounds_and_decode_is_what_comes_after_the_first_token() -> None:
