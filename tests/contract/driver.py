@@ -6,7 +6,7 @@ run.outcome     # everything that came out of it, to compare bit for bit
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from octavo.core.plan import BlockCopy, HiddenSum, Sample, ScoredToken, StepPlan, Work, WorkResult
 from octavo.core.ports import Backend
@@ -54,7 +54,7 @@ class Run:
         tokens = self.tokens
         end = min(self.computed + chunk, len(tokens))
         if self.adds_from is not None:
-            return replace(self._bare(end), hidden_sum=self._hidden_sum(self.adds_from, end))
+            return self._bare(end)._replace(hidden_sum=self._hidden_sum(self.adds_from, end))
         scoring = self.params.prompt_logprobs is not None
         return Work(
             self.name,

@@ -26,7 +26,7 @@ class Grouped:
         return self._capacity
 
     def execute(self, plan: StepPlan) -> StepResult:
-        work = tuple(replace(work, block_ids=self._tables(work)) for work in plan.work)
+        work = tuple(work._replace(block_ids=self._tables(work)) for work in plan.work)
         pairs = [zip(self._twins(copy.source), self._twins(copy.target), strict=True) for copy in plan.copies]
         copies = tuple(BlockCopy(source, target) for pair in pairs for source, target in pair)
         return self._inner.execute(StepPlan(plan.step, work, copies))

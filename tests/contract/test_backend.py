@@ -273,7 +273,7 @@ def test_no_block_outside_the_pool_and_no_part_of_a_block(backend: Backend):
 
 def test_n_samples_are_the_draws_of_n_choices(fresh: Open, backend: Backend):
     run = Run("a", prompt(11), SAMPLED, blocks(0))
-    work = replace(run.work(), samples=tuple(replace(run.sample(), choice=choice) for choice in range(5)))
+    work = run.work()._replace(samples=tuple(run.sample()._replace(choice=choice) for choice in range(5)))
     sampled = backend.execute(StepPlan(1, (work,))).results[0].sampled
     assert len({token.token for token in sampled}) > 1
     for choice, token in enumerate(sampled):
@@ -291,7 +291,7 @@ def test_right_guesses_give_what_steps_of_their_own_give(fresh: Open, backend: B
     draft = (*right, (expected.generated[3].token + 1) % POISON, right[0])
     ahead = [replace(run, generated=expected.generated[: 1 + count]) for count in range(3)]
     samples = tuple(each.sample() for each in ahead) + (ahead[0].sample(),) * 2
-    work = replace(run.work(), tokens=(run.tokens[-1], *draft), samples=samples, num_drafted=4)
+    work = run.work()._replace(tokens=(run.tokens[-1], *draft), samples=samples, num_drafted=4)
     plan = StepPlan(2, (others[0].work(), work, others[1].work()))
     result = backend.execute(plan).results
     assert result[1].sampled[:3] == tuple(expected.generated[1:4])
@@ -311,7 +311,7 @@ def test_samples_of_one_work_may_ask_for_different_things(backend: Backend):
         SamplingParams(temperature=0, logprobs=4),
         SamplingParams(allowed_token_ids=[17]),
     )
-    work = replace(run.work(), samples=tuple(replace(run.sample(), params=params) for params in asked))
+    work = run.work()._replace(samples=tuple(run.sample()._replace(params=params) for params in asked))
     plain, told, forced = backend.execute(StepPlan(1, (work,))).results[0].sampled
     assert plain.token == told.token and plain.logprob is None
     assert len(told.alternatives) == 4
@@ -324,8 +324,8 @@ def test_only_what_the_mask_has_is_drawn(backend: Backend, temperature: float):
     run = Run("a", prompt(11), SamplingParams(temperature=temperature, logprobs=2), blocks(0))
     for allowed in ({0}, {7}, {8, 13}, {TINY_VOCAB_SIZE - 1}, {5, 6, 40, TINY_VOCAB_SIZE - 1}):
         mask = mask_of(allowed, TINY_VOCAB_SIZE)
-        samples = tuple(replace(run.sample(), seed=seed, mask=mask) for seed in range(20))
-        drawn = backend.execute(StepPlan(1, (replace(run.work(), samples=samples),))).results[0].sampled
+        samples = tuple(run.sample()._replace(seed=seed, mask=mask) for seed in range(20))
+        drawn = backend.execute(StepPlan(1, (run.work()._replace(samples=samples),))).results[0].sampled
         assert {token.token for token in drawn} <= allowed
         raw = backend.execute(StepPlan(1, (run.work(),))).results[0].sampled[0]
         assert all(token.alternatives == raw.alternatives for token in drawn), "logprobs are of the raw distribution"
@@ -334,7 +334,7 @@ def test_only_what_the_mask_has_is_drawn(backend: Backend, temperature: float):
 def test_a_mask_is_of_its_own_sample_only(fresh: Open, backend: Backend):
     run = Run("a", prompt(11), SAMPLED, blocks(0))
     mask = mask_of({3, 9}, TINY_VOCAB_SIZE)
-    work = replace(run.work(), samples=(run.sample(), replace(run.sample(), mask=mask), run.sample()))
+    work = run.work()._replace(samples=(run.sample(), run.sample()._replace(mask=mask), run.sample()))
     free, kept, free_again = backend.execute(StepPlan(1, (work,))).results[0].sampled
     assert kept.token in (3, 9)
     assert [free] == [free_again] == alone(fresh, run, 1).generated
@@ -342,7 +342,7 @@ def test_a_mask_is_of_its_own_sample_only(fresh: Open, backend: Backend):
 
 def test_where_a_mask_leaves_nothing_its_work_fails_and_no_other(backend: Backend):
     run, other = Run("a", prompt(5), GREEDY, blocks(0)), Run("b", prompt(5), GREEDY, blocks(6))
-    nothing = replace(run.work(), samples=(replace(run.sample(), mask=mask_of((), TINY_VOCAB_SIZE)),))
+    nothing = run.work()._replace(samples=(run.sample()._replace(mask=mask_of((), TINY_VOCAB_SIZE)),))
     failed, fine = backend.execute(StepPlan(1, (nothing, other.work()))).results
     assert (failed.sampled, failed.code) == ((), "nothing_allowed") and failed.error is not None
     assert fine.error is None and fine.code is None
@@ -394,8 +394,8 @@ def test_a_sample_without_a_token_left_fails_its_work_only(fresh: Open, backend:
 
 def test_one_hopeless_sample_among_others_fails_the_work(backend: Backend):
     run = Run("a", prompt(6), GREEDY, blocks(0))
-    bad = replace(run.sample(), params=SamplingParams(allowed_token_ids=[3]), banned=(3,))
-    work = replace(run.work(), samples=(run.sample(), bad))
+    bad = run.sample()._replace(params=SamplingParams(allowed_token_ids=[3]), banned=(3,))
+    work = run.work()._replace(samples=(run.sample(), bad))
     result = backend.execute(StepPlan(1, (work,))).results[0]
     assert result.error is not None
     assert (result.sampled, result.scored) == ((), ())

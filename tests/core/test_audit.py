@@ -79,7 +79,7 @@ def plan_into_a_shared_block(scheduler: Scheduler) -> None:
     assert plan is not None
     work = plan.work[0]
     cached = scheduler.cache.pool.cached()[0]
-    work = replace(work, block_ids=(*work.block_ids[:-1], cached))
+    work = work._replace(block_ids=(*work.block_ids[:-1], cached))
     scheduler.in_flight = replace(plan, work=(work, *plan.work[1:]))
 
 

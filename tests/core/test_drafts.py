@@ -201,7 +201,7 @@ def test_a_draw_that_fails_behind_a_wrong_guess_is_none():
         if any(work.num_drafted for work in plan.work):
             break
         replica.commit_result(plan, result)
-    failed = replace(result.results[0], sampled=(), error="no token may be drawn", code="nothing_allowed")
+    failed = result.results[0]._replace(sampled=(), error="no token may be drawn", code="nothing_allowed")
     replica.commit_result(plan, replace(result, results=(failed,)))
     replica.run()
     assert replica.outcomes["r"].tokens == _alone(request("r", [1, 0, 1, 1, 0, 1, 0, 1], **LONG), {}).tokens

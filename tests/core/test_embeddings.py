@@ -190,7 +190,7 @@ def test_a_result_without_the_sum_is_none() -> None:
     check_result(plan, result)
     for position in range(2):
         one = result.results[position]
-        other = replace(one, hidden_sum=None if one.hidden_sum else b"more")
+        other = one._replace(hidden_sum=None if one.hidden_sum else b"more")
         with pytest.raises(ValueError, match="lacks samples, scores or a sum"):
             check_result(
                 plan, replace(result, results=tuple(other if one is each else each for each in result.results))

@@ -34,7 +34,7 @@ from octavo.core.waits import Waited
 counts = st.integers(0, 2**31)
 names = st.text(min_size=1, max_size=12)
 numbers = st.floats(allow_nan=False)
-plain_tokens = st.builds(ScoredToken, counts)
+plain_tokens = counts.map(ScoredToken)
 scored_tokens = st.builds(
     ScoredToken, counts, numbers, st.none() | counts, st.lists(st.tuples(counts, numbers), max_size=3).map(tuple)
 )

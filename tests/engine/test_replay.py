@@ -121,7 +121,7 @@ class Life:
             result = self.ledger.execute(plan)
             if self.random.random() < 0.05:
                 first, *rest = result.results
-                result = replace(result, results=(replace(first, sampled=(), scored=(), error="nan"), *rest))
+                result = replace(result, results=(first._replace(sampled=(), scored=(), error="nan"), *rest))
             self.scheduler.commit(plan, result, self.tick())
 
     def record(self) -> dump.Confided:

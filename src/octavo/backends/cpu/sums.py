@@ -1,6 +1,6 @@
 """Sums of hidden states as flat arrays for one native call, and back into WorkResults."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,4 +54,4 @@ def _with_sum(result: WorkResult, total: NDArray[np.float64]) -> WorkResult:
     if not np.isfinite(total).all():
         code, _ = STATUSES[1]
         return WorkResult(result.request_id, result.choice, error="the hidden states are not finite", code=code)
-    return replace(result, hidden_sum=total.tobytes())
+    return result._replace(hidden_sum=total.tobytes())
