@@ -1,12 +1,17 @@
 """A stream and the whole answer of the same request are one: text, logprobs, ids, usage. And how a stream is framed."""
 
+import asyncio
+import json
+from itertools import cycle
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.server.site import Site, Streamed
+from octavo.server.exchange import STRAIGHT
+from tests.server.site import Site, Streamed, parse_events
 
 USAGE = {"stream_options": {"include_usage": True}}
 fields = st.fixed_dictionaries(
@@ -175,3 +180,55 @@ def test_an_echo_alone_can_be_streamed(site: Site) -> None:
         (chunk,) = streamed.choices(index)
         assert (chunk["text"], chunk["finish_reason"]) == ("the an", "length")
         assert "".join(chunk["logprobs"]["tokens"]) == "the an"
+
+
+class Way:
+    """How an answer leaves the app when it is called as ASGI says, and a way past it that is free as the story says."""
+
+    def __init__(self, body: dict[str, Any], story: list[bool]) -> None:
+        self._requests = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+        self._story = cycle(story)
+        self.data = b""
+        self.num_past = 0
+
+    @property
+    def free(self) -> bool:
+        return bool(self.data) and next(self._story)
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+        self.num_past += 1
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._requests:
+            await asyncio.get_running_loop().create_future()  # a client that stays
+        return self._requests.pop()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await asyncio.sleep(0)  # as where a client is slow: steps that come meanwhile must wait
+        self.data += message.get("body", b"")
+
+
+@given(fields, st.lists(st.booleans(), min_size=1, max_size=8), st.sampled_from(["the", ["an in", "e"]]))
+@settings(deadline=None, max_examples=30)
+def test_a_stream_is_the_same_whichever_way_its_steps_take(
+    site: Site, fields: dict[str, Any], story: list[bool], prompt: Any
+) -> None:
+    body = {"prompt": prompt, "temperature": 0, "stream": True, **fields, **USAGE}
+    way = Way(body, story)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"content-type", b"application/json")],
+        "extensions": {STRAIGHT: {"body": way}},
+    }
+    site.run(site.app(scope, way.receive, way.send))
+    past = parse_events(200, httpx.Headers({"content-type": "text/event-stream"}), way.data.decode())
+    plain = site.stream(site.post("/v1/completions", body))
+    num_choices = fields.get("n", 1) * (len(prompt) if isinstance(prompt, list) else 1)
+    check_frame(past, "text_completion", num_choices)
+    assert way.num_past == 0 or any(story)
+    for index in range(num_choices):
+        assert (past.text(index), past.finish(index)) == (plain.text(index), plain.finish(index))
+    assert without_cache(past.chunks[-1]["usage"]) == without_cache(plain.chunks[-1]["usage"])
