@@ -1,6 +1,7 @@
 """`python -m bench.report run|render FILE`. See the package."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def main(words: list[str] | None = None) -> int:
             write_page(options.file, options.page)
         else:
             conditions = Conditions(_checked(options.peers), options.model)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing it started stays
             run_all(options.file, chosen(options.only, conditions), conditions)
     except (ValueError, OSError) as error:
         parser.error(str(error))

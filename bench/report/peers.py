@@ -1,7 +1,6 @@
 """Section: throughput beside other engines, the same work on the same machine in one run."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bench.report.installed import model
 from bench.report.section import Conditions, Figure, Section, attempted
@@ -9,20 +8,22 @@ from bench.report.shown import Cell, Claim, Column, Plot, Shown, Table, Target, 
 from bench.report.subjects import BF16, DEFAULT, format_of, path_of
 from bench.report.throughput import KINDS, OURS, Job, Rate, batched_bench, best, drive, others, ours, rates, ratio
 
-PROMPT, NEW = 256, 128
+PROMPT = 256
+NEW, NEW_OF_MANY = 128, 64
+"""New tokens of each of up to 8 requests, and of more: these are so many that fewer steps say as much."""
 BATCHES = (1, 4, 8, 16, 32, 64)
 LLAMA = {"Q4_0": BATCHES, "Q8_0": (1, 8, 32), "Q4_1": (1, 8), "BF16": BATCHES}
 """llama.cpp's fastest 4-bit format and bf16 at all sizes; enough of the others to see that they are not the best."""
-OPENVINO = ("Q4_0", "Q8_0")
+OPENVINO = {"Q4_0": BATCHES, "Q8_0": (1, 8, 32)}
 _BF16 = "BF16"
 _LEAST = {("decode", DEFAULT): 2.5, ("prefill", DEFAULT): 1.4, ("decode", BF16): 1.5, ("prefill", BF16): 1.5}
 _ALONE = 1.5
 """Of decode at batch 1."""
 
 
-def _jobs(batches: Sequence[int], rounds: int = 1) -> list[Job]:
-    """Small batches are noisier, and cost little: they are done once more."""
-    return [Job(batch, PROMPT, NEW, rounds + (batch <= 16)) for batch in batches]
+def _jobs(batches: Sequence[int]) -> list[Job]:
+    """Small batches are noisier, and cost little: they are done twice."""
+    return [Job(batch, PROMPT, NEW, 2) if batch <= 8 else Job(batch, PROMPT, NEW_OF_MANY) for batch in batches]
 
 
 def _measure(conditions: Conditions) -> Iterator[Figure]:
@@ -31,13 +32,17 @@ def _measure(conditions: Conditions) -> Iterator[Figure]:
     assert peers is not None
     yield from _own(DEFAULT, conditions)
     for format_, batches in LLAMA.items():
-        jobs = _jobs(batches) if format_ in ("Q4_0", _BF16) else [Job(batch, PROMPT, NEW) for batch in batches]
+        jobs = _jobs(batches)
         yield from attempted(
             f"llama.cpp {format_}", lambda f=format_, j=jobs: batched_bench(peers, f, model(peers, f), j)
         )
-    for format_ in OPENVINO:
-        yield from attempted(f"OpenVINO {format_}", lambda f=format_: _drive("openvino", f, model(peers, f), peers))
-    yield from attempted(f"vLLM {_BF16}", lambda: _drive("vllm", _BF16, peers / "smollm2-hf", peers))
+    for format_, batches in OPENVINO.items():
+        jobs = _jobs(batches)
+        yield from attempted(
+            f"OpenVINO {format_}", lambda f=format_, j=jobs: drive("openvino", f, model(peers, f), j, peers)
+        )
+    jobs = _jobs(BATCHES)
+    yield from attempted(f"vLLM {_BF16}", lambda: drive("vllm", _BF16, peers / "smollm2-hf", jobs, peers))
     yield from _own(BF16, conditions)
     yield from _own(DEFAULT, conditions)
 
@@ -45,10 +50,6 @@ def _measure(conditions: Conditions) -> Iterator[Figure]:
 def _own(subject: str, conditions: Conditions) -> Iterator[Figure]:
     path = path_of(subject, conditions)
     yield from attempted(f"octavo, {subject}", lambda: drive("octavo", format_of(path), path, _jobs(BATCHES)))
-
-
-def _drive(engine: str, format_: str, path: Path, peers: Path) -> Iterator[Figure]:
-    return drive(engine, format_, path, _jobs(BATCHES), peers)
 
 
 # -- what is shown ---------------------------------------------------------------------------------------------------
@@ -134,10 +135,10 @@ PEERS = Section(
     name="peers",
     title="Beside other engines",
     about=(
-        f"Prompts of {PROMPT} random tokens, {NEW} greedy tokens each, nothing shared, in tokens a second; the best "
-        "of one to four rounds. prefill: prompt tokens a second up to the first new one; decode: what the other "
-        "tokens took. The opponent is the best number format of the best other engine for that row. Transformers' "
-        "`generate` is left out: it is slower than all of these."
+        f"Prompts of {PROMPT} random tokens, {NEW} greedy tokens each ({NEW_OF_MANY} from 16 requests on), nothing "
+        "shared, in tokens a second; the best of one to four rounds. prefill: prompt tokens a second up to the "
+        "first new one; decode: what the other tokens took. The opponent is the best number format of the best "
+        "other engine for that row. Transformers' `generate` is left out: it is slower than all of these."
     ),
     measure=_measure,
     show=show,

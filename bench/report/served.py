@@ -19,12 +19,12 @@ from bench.report.throughput import OURS, Job, drive
 PROMPT, NEW, CLIENTS = 256, 128, 16
 LOADS: dict[str, tuple[str, ...]] = {
     "closed": ("--num-prompts", "64", "--max-concurrency", str(CLIENTS)),
-    "poisson": ("--num-prompts", "32", "--request-rate", "1"),
+    "poisson": ("--num-prompts", "24", "--request-rate", "1"),
 }
-WORDS = {"closed": f"{CLIENTS} clients, 64 prompts", "poisson": "1 request/s, Poisson, 32 prompts"}
+WORDS = {"closed": f"{CLIENTS} clients, 64 prompts", "poisson": "1 request/s, Poisson, 24 prompts"}
 KEPT = ("completed", "failed", "duration", "output_throughput")
 LATENCIES = ("p50_ttft_ms", "p99_ttft_ms", "p50_itl_ms", "p99_itl_ms")
-CACHED_PROMPT, CACHED_ROUNDS = 2048, 5
+CACHED_PROMPT, CACHED_ROUNDS = 2048, 3
 
 
 def _measure(conditions: Conditions) -> Iterator[Figure]:
@@ -39,7 +39,7 @@ def _measure(conditions: Conditions) -> Iterator[Figure]:
 def _offline(conditions: Conditions) -> Iterator[Figure]:
     """The work of the closed loop, without a server."""
     path = path_of(DEFAULT, conditions)
-    jobs = [Job(64, PROMPT, NEW - 1, 2)]
+    jobs = [Job(64, PROMPT, NEW - 1)]
     for figure in drive("octavo", format_of(path), path, jobs, at_once=CLIENTS):
         yield {"kind": "offline", "tokens": 64 * NEW, "full_s": figure["full_s"]}
 

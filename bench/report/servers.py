@@ -21,7 +21,7 @@ MODEL = "bench"
 """What all servers call their model."""
 SLOTS, LONGEST = 16, 2304
 """llama-server divides its cache into equal parts: for so many requests, each of so many tokens."""
-START_S = 300.0
+START_S = 600.0
 """A server that is not ready after that never will be."""
 LOOK_S = 0.01
 ANSWER_S = 120.0

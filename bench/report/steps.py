@@ -15,7 +15,7 @@ from bench.report.subjects import BF16, DEFAULT, RANDOM, path_of
 ATTENTION = Work(DEFAULT, "decode", 8, 4096)
 """Where attention has a target of its own."""
 TARGET = Target(60, " %")
-SOME = (1, 8, 32)
+SOME = (1, 8)
 _KINDS = {"prompt": "prefill", "decode": "decode"}
 
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -69,6 +70,34 @@ def test_what_a_program_started_ends_with_it() -> None:
     with os.fdopen(pipe) as rest:
         assert rest.read() == ""
     assert process.returncode is not None and not _runs(child)
+
+
+RUN = """
+import sys
+from bench.report import __main__ as report
+from bench.report.processes import lines_of
+from bench.report.section import Section
+from bench.report.shown import Shown
+
+def measure(_):
+    for line in lines_of([sys.executable, "-c", sys.argv[2]], {}):
+        print(line, end="", flush=True)
+        yield {"line": line}
+
+report.SECTIONS = (Section(name="slow", title="Slow", about="", measure=measure, show=lambda _: Shown()),)
+report.main(["run", sys.argv[1]])
+"""
+
+
+def test_a_run_that_is_told_to_end_takes_what_it_started_with_it(tmp_path: Path) -> None:
+    child = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    command = [*python(RUN), str(tmp_path / "r.json"), child]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        started_pid = int(process.stdout.readline())
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    assert not _runs(started_pid)
 
 
 def _runs(pid: int) -> bool:
@@ -165,8 +194,8 @@ def test_tables_have_a_row_for_each_server() -> None:
     assert [row[:4] for row in loads.rows[1:]] == [
         ["octavo", "16 clients, 64 prompts", 63, 1],
         ["vLLM BF16", "16 clients, 64 prompts", 63, 1],
-        ["octavo", "1 request/s, Poisson, 32 prompts", 63, 1],
-        ["vLLM BF16", "1 request/s, Poisson, 32 prompts", 63, 1],
+        ["octavo", "1 request/s, Poisson, 24 prompts", 63, 1],
+        ["vLLM BF16", "1 request/s, Poisson, 24 prompts", 63, 1],
     ]
 
 
