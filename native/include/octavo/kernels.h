@@ -141,10 +141,13 @@ struct Kernels {
   void (*attend_split)(const AttendArgs& args, int split, const Partial& partial);
   // merges the splits of each row in order, from its first key's on, and writes the normalised rows
   void (*attend_merge)(const AttendArgs& args, const Partial* partials, int num_splits);
-  SampleStatus (*sample)(const float* logits, int vocab, const SampleSpec& spec, SampleScratch& scratch, Scored* drawn,
-                         Alternative* alternatives);
-  SampleStatus (*score)(const float* logits, int vocab, const ScoreSpec& spec, SampleScratch& scratch, Scored* scored,
-                        Alternative* alternatives);
+  // maxima <- the highest of each kSampleChunk logits; the first is NaN where any logit is not finite
+  void (*chunk_maxima)(const float* logits, int count, float* maxima);
+  // of logits with their maxima, which come from one call for all of them, or from one for each part of whole chunks
+  SampleStatus (*sample)(const float* logits, const float* maxima, int vocab, const SampleSpec& spec,
+                         SampleScratch& scratch, Scored* drawn, Alternative* alternatives);
+  SampleStatus (*score)(const float* logits, const float* maxima, int vocab, const ScoreSpec& spec,
+                        SampleScratch& scratch, Scored* scored, Alternative* alternatives);
   // limits.h: reads memory in order; computes dot products from registers, and returns how many operations that were
   float (*read_all)(const uint8_t* data, size_t size);
   double (*spin_dots)(WeightKind kind, int rounds, float* result);

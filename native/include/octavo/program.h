@@ -159,6 +159,8 @@ class Program {
   void run_task(const Op& op, int task, int thread);
   void run_split(const Op& op, int index, int thread);
   void run_merge(const Op& op, int task, int thread);
+  void find_maxima(int rows, int first_column);
+  float* maxima_of(int logit_row);
   void run_job(int index, int thread);
   uint8_t* layer_at(int layer) const;
   uint8_t* block_at(int layer, int block) const;
@@ -204,7 +206,7 @@ class Program {
   // Scratch, grown on demand.
   std::vector<std::vector<float>> buffers_;
   std::vector<uint8_t> activations_, queries_;
-  std::vector<float> rotations_, partials_, logits_, hidden_states_;
+  std::vector<float> rotations_, partials_, logits_, maxima_, hidden_states_;
   std::vector<std::vector<float>> thread_partials_;
   std::vector<std::vector<uint8_t>> sample_memory_;
   const SampleBatch* batch_ = nullptr;

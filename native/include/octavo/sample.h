@@ -68,19 +68,20 @@ struct SampleScratch {
 };
 
 size_t sample_scratch_bytes(int vocab);
+int sample_chunks(int vocab);  // how many maxima a row of logits has
 
 // The scratch, divided. Float and token arrays have room for a whole chunk past `vocab`.
 inline constexpr int kSampleChunk = 64;  // tokens whose maximum and sum are kept
 inline constexpr int kSampleBuckets = 2048;
 struct SampleWorkspace {
-  float* adjusted;                    // [vocab] logits after bias, masks and penalties
-  float* logits;                      // [vocab] of candidates, in the order of their ids
-  float* weights;                     // [vocab] of candidates
-  int32_t* tokens;                    // [vocab] of candidates
-  int32_t* places;                    // [vocab] candidates in question; before that, counts of tokens seen
-  float *raw_maxima, *maxima, *sums;  // [chunks]
-  int32_t* bucket_counts;             // [kSampleBuckets]
-  double* bucket_weights;             // [kSampleBuckets]
+  float* adjusted;         // [vocab] logits after bias, masks and penalties
+  float* logits;           // [vocab] of candidates, in the order of their ids
+  float* weights;          // [vocab] of candidates
+  int32_t* tokens;         // [vocab] of candidates
+  int32_t* places;         // [vocab] candidates in question; before that, counts of tokens seen
+  float *maxima, *sums;    // [chunks] of `adjusted`; of what is drawn from
+  int32_t* bucket_counts;  // [kSampleBuckets]
+  double* bucket_weights;  // [kSampleBuckets]
 };
 
 SampleWorkspace divide_sample_scratch(const SampleScratch& scratch, int vocab);
@@ -127,7 +128,7 @@ const char* sample_batch_fault(const SampleBatch& batch, int num_rows, int vocab
 
 // Runs job `job` on its row of logits. Jobs may run in any order, on several threads, each with its own scratch.
 struct Kernels;
-void run_sample_job(const Kernels& kernels, const float* logits, int vocab, const SampleBatch& batch, int job,
-                    SampleScratch& scratch);
+void run_sample_job(const Kernels& kernels, const float* logits, const float* maxima, int vocab,
+                    const SampleBatch& batch, int job, SampleScratch& scratch);
 
 }  // namespace octavo

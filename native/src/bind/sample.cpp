@@ -39,11 +39,13 @@ void sample_rows(const char* isa, const Logits& logits, const Bytes& jobs, const
   const int num_rows = static_cast<int>(logits.shape(0)), vocab = static_cast<int>(logits.shape(1));
   const SampleBatch batch = sample_batch(jobs, ids, values, masks, scored, alternatives, num_rows, vocab);
   std::vector<uint8_t> memory(sample_scratch_bytes(vocab));
+  std::vector<float> maxima(static_cast<size_t>(sample_chunks(vocab)));
   SampleScratch scratch{memory.data(), memory.size()};
   nb::gil_scoped_release free_others;
   for (int job = 0; job < batch.num_jobs; ++job) {
     const float* row = logits.data() + static_cast<size_t>(batch.jobs[job].row) * vocab;
-    run_sample_job(*set, row, vocab, batch, job, scratch);
+    set->chunk_maxima(row, vocab, maxima.data());
+    run_sample_job(*set, row, maxima.data(), vocab, batch, job, scratch);
   }
 }
 

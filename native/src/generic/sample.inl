@@ -56,13 +56,6 @@ static int chunk_length(int vocab, int chunk) {
   return left < kSampleChunk ? left : kSampleChunk;
 }
 
-static float highest_lane(const Lanes& lanes) {
-  float best = lanes[0];
-#pragma GCC unroll 16
-  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
-  return best;
-}
-
 // The chunk as 4 rows of 16 columns: rows in pairs, then a tree of columns: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
 static float chunk_sum(const Chunk& chunk) {
   alignas(64) float sum[kColumns];
@@ -78,32 +71,39 @@ static float chunk_sum(const Chunk& chunk) {
   return sum[0];
 }
 
-// maxima[c] = the highest logit of chunk c. False where a logit is not finite.
-static bool chunk_maxima(const float* logits, int vocab, float* maxima) {
-  const Ints exponent = Ints{} + 0x7f800000;
-  Ints broken = {};
-  for (int c = 0; c < chunk_count(vocab); ++c) {
+// maxima[c] = the highest logit of chunk c. Where `poison` is given, what is not finite makes it NaN.
+static void find_maxima(const float* logits, int count, float* maxima, f32* poison) {
+  for (int c = 0; c < chunk_count(count); ++c) {
+    alignas(64) float padded[kSampleChunk];
     const float* p = logits + c * kSampleChunk;
-    Chunk chunk;
-    load_chunk(p, chunk_length(vocab, c), p[0], &chunk);
-    Lanes best = chunk.part[0];
-#pragma GCC unroll 16
-    for (int i = 0; i < kParts; ++i) {
-      const Lanes x = chunk.part[i];
-      broken |= (__builtin_bit_cast(Ints, x) & exponent) == exponent;
-      best = x > best ? x : best;
+    const int length = chunk_length(count, c);
+    if (length < kSampleChunk) {
+      for (int i = 0; i < kSampleChunk; ++i) padded[i] = p[i < length ? i : 0];
+      p = padded;
     }
-    maxima[c] = highest_lane(best);
+    f32 best = load(p);
+    for (int i = 16; i < kSampleChunk; i += 16) best = max(best, load(p + i));
+    for (int i = 0; poison && i < kSampleChunk; i += 16) *poison = fma(load(p + i), zero(), *poison);
+    maxima[c] = reduce_max(best);
   }
-  int32_t any = 0;
-  for (int i = 0; i < kLanes; ++i) any |= broken[i];
-  return any == 0;
 }
 
 static float highest(const float* values, int count) {
-  float best = values[0];
-  for (int i = 1; i < count; ++i) best = values[i] > best ? values[i] : best;
+  f32 lanes = broadcast(values[0]);
+  int i = 0;
+  for (; i + 16 <= count; i += 16) lanes = max(lanes, load(values + i));
+  float best = reduce_max(lanes);
+  for (; i < count; ++i) best = values[i] > best ? values[i] : best;
   return best;
+}
+
+static bool any_nan(const float* values, int count) {
+  f32 poison = zero();
+  int i = 0;
+  for (; i + 16 <= count; i += 16) poison = fma(load(values + i), zero(), poison);
+  float rest = reduce_add(poison);
+  for (; i < count; ++i) rest += values[i] * 0.0f;
+  return rest != 0;
 }
 
 // The lowest id whose logit is `peak`, which is the highest.
@@ -265,7 +265,8 @@ static void keep_typical(double peak, double temperature, double typical_p, Cand
   keep(find_cut(*c, Reach{INT64_MAX, typical_p * total}, work), c);
 }
 
-static int draw_token(const float* logits, int vocab, const SampleSpec& spec, float peak, SampleWorkspace& work) {
+static int draw_token(const float* logits, int vocab, const float* maxima, const SampleSpec& spec, float peak,
+                      SampleWorkspace& work) {
   const double coolest = 0x1p-100;
   const double temperature = spec.temperature > coolest ? spec.temperature : coolest;
   Scale scale{peak, static_cast<float>(1 / temperature), 0};
@@ -280,11 +281,11 @@ static int draw_token(const float* logits, int vocab, const SampleSpec& spec, fl
   Candidates c{work.logits, work.weights, work.tokens, 0};
   double total;
   if (counted) {
-    c = best_tokens(logits, vocab, work.maxima, spec.top_k, work);
+    c = best_tokens(logits, vocab, maxima, spec.top_k, work);
     total = weigh_candidates(scale, &c);
   } else {
     total = weigh_row(logits, vocab, scale, work.sums);
-    gather(logits, vocab, work.maxima, spec.top_p < 1 ? nucleus_floor(spec, vocab, peak, total) : -kLargest, &c);
+    gather(logits, vocab, maxima, spec.top_p < 1 ? nucleus_floor(spec, vocab, peak, total) : -kLargest, &c);
     weigh_candidates(scale, &c);
   }
   if (spec.top_p < 1) keep(find_cut(c, Reach{INT64_MAX, spec.top_p * total}, work), &c);
@@ -361,7 +362,7 @@ static SampleStatus adjust(const float* logits, int vocab, const SampleSpec& spe
   for (int i = 0; i < spec.num_banned; ++i) row[spec.banned[i]] = -kInfinity;
   if (spec.repetition_penalty != 1 || spec.presence_penalty != 0 || spec.frequency_penalty != 0)
     penalise(spec, vocab, row, work.places);
-  chunk_maxima(row, vocab, work.maxima);
+  find_maxima(row, vocab, work.maxima, nullptr);
   return SampleStatus::ok;
 }
 
@@ -389,17 +390,17 @@ static void sort_best_first(const Candidates& c, Alternative* sorted) {
   }
 }
 
-// `token`'s place in the raw distribution. work.raw_maxima are those of `logits`.
-static void describe(const float* logits, int vocab, int token, int num_alternatives, SampleWorkspace& work,
-                     Scored* scored, Alternative* alternatives) {
-  const double peak = highest(work.raw_maxima, chunk_count(vocab));
+// `token`'s place in the raw distribution.
+static void describe(const float* logits, int vocab, const float* maxima, int token, int num_alternatives,
+                     SampleWorkspace& work, Scored* scored, Alternative* alternatives) {
+  const double peak = highest(maxima, chunk_count(vocab));
   const double log_total = log_of(weigh_row(logits, vocab, Scale{static_cast<float>(peak), 1, 0}, work.sums));
   const auto logprob = [&](float logit) { return static_cast<float>((logit - peak) - log_total); };
   scored->logprob = logprob(logits[token]);
-  scored->rank = rank_of(logits, vocab, work.raw_maxima, logits[token]);
+  scored->rank = rank_of(logits, vocab, maxima, logits[token]);
   if (num_alternatives <= 0) return;
   const int count = num_alternatives < vocab ? num_alternatives : vocab;
-  sort_best_first(best_tokens(logits, vocab, work.raw_maxima, count, work), alternatives);
+  sort_best_first(best_tokens(logits, vocab, maxima, count, work), alternatives);
   for (int i = 0; i < count; ++i) alternatives[i].logprob = logprob(alternatives[i].logprob);
   for (int i = count; i < num_alternatives; ++i) alternatives[i] = Alternative{-1, 0};
 }
@@ -411,38 +412,45 @@ static SampleStatus fail(SampleStatus status, Scored* scored) {
 
 }  // namespace sampling
 
+// The maxima of `count` logits, in whole chunks but for the end of the vocabulary; NaN in the first of them where a
+// logit is not finite.
+static void chunk_maxima(const float* logits, int count, float* maxima) {
+  f32 poison = zero();
+  sampling::find_maxima(logits, count, maxima, &poison);
+  if (reduce_add(poison) != 0) maxima[0] = __builtin_nanf("");
+}
+
 // Draws one token. `alternatives` has room for spec.num_alternatives.
-static SampleStatus sample(const float* logits, int vocab, const SampleSpec& spec, SampleScratch& scratch,
-                           Scored* drawn, Alternative* alternatives) {
+static SampleStatus sample(const float* logits, const float* maxima, int vocab, const SampleSpec& spec,
+                           SampleScratch& scratch, Scored* drawn, Alternative* alternatives) {
   using namespace sampling;
+  if (any_nan(maxima, chunk_count(vocab))) return fail(SampleStatus::not_finite, drawn);
   SampleWorkspace work = divide_sample_scratch(scratch, vocab);
-  const float* row = logits;
-  if (!chunk_maxima(logits, vocab, work.raw_maxima)) return fail(SampleStatus::not_finite, drawn);
-  SampleWorkspace row_work = work;
+  const float *row = logits, *row_maxima = maxima;
   if (adjusts(spec)) {
     const SampleStatus status = adjust(logits, vocab, spec, work);
     if (status != SampleStatus::ok) return fail(status, drawn);
     row = work.adjusted;
-  } else {
-    row_work.maxima = work.raw_maxima;
+    row_maxima = work.maxima;
   }
-  const float peak = highest(row_work.maxima, chunk_count(vocab));
+  const float peak = highest(row_maxima, chunk_count(vocab));
   if (peak == -kInfinity) return fail(SampleStatus::nothing_allowed, drawn);
-  const int token = spec.temperature == 0 ? first_at(row, vocab, row_work.maxima, peak)
-                                          : draw_token(row, vocab, spec, peak, row_work);
+  const int token = spec.temperature == 0 ? first_at(row, vocab, row_maxima, peak)
+                                          : draw_token(row, vocab, row_maxima, spec, peak, work);
   *drawn = Scored{token, 0, 0, SampleStatus::ok};
-  if (spec.num_alternatives >= 0) describe(logits, vocab, token, spec.num_alternatives, work, drawn, alternatives);
+  if (spec.num_alternatives >= 0)
+    describe(logits, vocab, maxima, token, spec.num_alternatives, work, drawn, alternatives);
   return SampleStatus::ok;
 }
 
 // Scores spec.target. `alternatives` has room for spec.num_alternatives.
-static SampleStatus score(const float* logits, int vocab, const ScoreSpec& spec, SampleScratch& scratch, Scored* scored,
-                          Alternative* alternatives) {
+static SampleStatus score(const float* logits, const float* maxima, int vocab, const ScoreSpec& spec,
+                          SampleScratch& scratch, Scored* scored, Alternative* alternatives) {
   using namespace sampling;
   SampleWorkspace work = divide_sample_scratch(scratch, vocab);
   if (spec.target < 0 || spec.target >= vocab) return fail(SampleStatus::bad_token, scored);
-  if (!chunk_maxima(logits, vocab, work.raw_maxima)) return fail(SampleStatus::not_finite, scored);
+  if (any_nan(maxima, chunk_count(vocab))) return fail(SampleStatus::not_finite, scored);
   *scored = Scored{spec.target, 0, 0, SampleStatus::ok};
-  describe(logits, vocab, spec.target, spec.num_alternatives, work, scored, alternatives);
+  describe(logits, vocab, maxima, spec.target, spec.num_alternatives, work, scored, alternatives);
   return SampleStatus::ok;
 }

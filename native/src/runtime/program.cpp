@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kChunkRows = 256;  // rows that go through all layers together: their activations stay in the L2 cache
 constexpr int kLogitRows = 32;   // rows of logits in memory at once
+constexpr int kHeadPanels = 32;  // of logits that are computed at once: whole chunks of the sampler
+static_assert(kHeadPanels * kPanel % kSampleChunk == 0);
 constexpr int kSumColumns = 64;  // of hidden states that one thread adds up
 constexpr int kUnitKeys = 16;    // keys that stand side by side in the cache, at most
 
@@ -513,16 +515,17 @@ void Program::run_head(const Step& step, int first_row, int last_row, int* next_
       ++rows;
     first_logit_ = *next_logit;
     logits_.resize(std::max(logits_.size(), stride * static_cast<size_t>(rows)));
+    maxima_.resize(std::max(maxima_.size(), static_cast<size_t>(sample_chunks(w.n) * rows)));
     pool_.each(rows, [&](int i, int) {
       const int row = step.logit_rows[static_cast<size_t>(first_logit_ + i)] - first_row;
       kernels_.prepare(w.kind, row_of(head_in_, row), head_norm_, head_eps_, w.k,
                        activations_.data() + activation * static_cast<size_t>(i));
     });
     if (trace_) mark(Part::head_prepare, prepare_cost(w, head_norm_, rows));
-    constexpr int kPanelsPerTile = 32;
     const MatmulArgs args{&w, activations_.data(), rows, logits_.data(), stride, Epilogue::store};
-    pool_.each(ceil_div(num_panels(w), kPanelsPerTile), [&](int i, int) {
-      kernels_.matmul(args, i * kPanelsPerTile, std::min((i + 1) * kPanelsPerTile, num_panels(w)));
+    pool_.each(ceil_div(num_panels(w), kHeadPanels), [&](int i, int) {
+      kernels_.matmul(args, i * kHeadPanels, std::min((i + 1) * kHeadPanels, num_panels(w)));
+      find_maxima(rows, i * kHeadPanels * kPanel);
     });
     if (trace_) mark(Part::head, matmul_cost(w, rows, static_cast<double>(stride), Epilogue::store));
     const double computed = seconds();
@@ -539,6 +542,18 @@ void Program::run_head(const Step& step, int first_row, int last_row, int* next_
   }
 }
 
+// Of the logits that a tile has just computed, while they are near.
+void Program::find_maxima(int rows, int first_column) {
+  const int vocab = head_weight_->n, count = std::min(kHeadPanels * kPanel, vocab - first_column);
+  for (int row = 0; row < rows; ++row)
+    kernels_.chunk_maxima(logits_.data() + logit_stride(*head_weight_) * static_cast<size_t>(row) + first_column, count,
+                          maxima_of(row) + first_column / kSampleChunk);
+}
+
+float* Program::maxima_of(int logit_row) {
+  return maxima_.data() + static_cast<size_t>(sample_chunks(head_weight_->n)) * static_cast<size_t>(logit_row);
+}
+
 void Program::run_job(int index, int thread) {
   const int vocab = head_weight_->n, job = first_job_ + index;
   std::vector<uint8_t>& memory = sample_memory_[static_cast<size_t>(thread)];
@@ -547,9 +562,9 @@ void Program::run_job(int index, int thread) {
   size_t space = memory.size();
   std::align(64, sample_scratch_bytes(vocab), aligned, space);
   SampleScratch scratch{aligned, space};
-  const float* logits =
-      logits_.data() + logit_stride(*head_weight_) * static_cast<size_t>(batch_->jobs[job].row - first_logit_);
-  run_sample_job(kernels_, logits, vocab, *batch_, job, scratch);
+  const int row = batch_->jobs[job].row - first_logit_;
+  const float* logits = logits_.data() + logit_stride(*head_weight_) * static_cast<size_t>(row);
+  run_sample_job(kernels_, logits, maxima_of(row), vocab, *batch_, job, scratch);
 }
 
 }  // namespace octavo

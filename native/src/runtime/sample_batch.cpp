@@ -67,8 +67,10 @@ SampleSpec spec_of(const SampleBatch& batch, const SampleJob& job) {
 }  // namespace
 
 size_t sample_scratch_bytes(int vocab) {
-  return 5 * padded(vocab) * 4 + 3 * chunks(vocab) * 4 + kSampleBuckets * (sizeof(int32_t) + sizeof(double)) + kLine;
+  return 5 * padded(vocab) * 4 + 2 * chunks(vocab) * 4 + kSampleBuckets * (sizeof(int32_t) + sizeof(double)) + kLine;
 }
+
+int sample_chunks(int vocab) { return (vocab + kSampleChunk - 1) / kSampleChunk; }
 
 SampleWorkspace divide_sample_scratch(const SampleScratch& scratch, int vocab) {
   auto next = reinterpret_cast<uintptr_t>(scratch.memory);
@@ -85,7 +87,6 @@ SampleWorkspace divide_sample_scratch(const SampleScratch& scratch, int vocab) {
   work.weights = static_cast<float*>(take(row));
   work.tokens = static_cast<int32_t*>(take(row));
   work.places = static_cast<int32_t*>(take(row));
-  work.raw_maxima = static_cast<float*>(take(maxima));
   work.maxima = static_cast<float*>(take(maxima));
   work.sums = static_cast<float*>(take(maxima));
   work.bucket_counts = static_cast<int32_t*>(take(kSampleBuckets * sizeof(int32_t)));
@@ -104,15 +105,15 @@ const char* sample_batch_fault(const SampleBatch& batch, int num_rows, int vocab
   return nullptr;
 }
 
-void run_sample_job(const Kernels& kernels, const float* logits, int vocab, const SampleBatch& batch, int index,
-                    SampleScratch& scratch) {
+void run_sample_job(const Kernels& kernels, const float* logits, const float* maxima, int vocab,
+                    const SampleBatch& batch, int index, SampleScratch& scratch) {
   const SampleJob& job = batch.jobs[index];
   Scored* scored = batch.scored + index;
   Alternative* alternatives = batch.alternatives + job.first_alternative;
   if (job.target >= 0) {
-    kernels.score(logits, vocab, ScoreSpec{job.target, job.num_alternatives}, scratch, scored, alternatives);
+    kernels.score(logits, maxima, vocab, ScoreSpec{job.target, job.num_alternatives}, scratch, scored, alternatives);
   } else {
-    kernels.sample(logits, vocab, spec_of(batch, job), scratch, scored, alternatives);
+    kernels.sample(logits, maxima, vocab, spec_of(batch, job), scratch, scored, alternatives);
   }
 }
 
