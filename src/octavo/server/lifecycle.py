@@ -230,6 +230,7 @@ async def listening(app: App, config: ServerConfig, sock: socket.socket) -> Asyn
         log_level=config.uvicorn_log_level,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody here asks where a request came from
         timeout_graceful_shutdown=int(LAST_WORDS_S),
     )
     server = _Http(settings)
