@@ -32,7 +32,13 @@ class Job(NamedTuple):
 
 
 def drive(
-    engine: str, weights: str, model: Path, jobs: Sequence[Job], peers: Path | None = None, at_once: int | None = None
+    engine: str,
+    weights: str,
+    model: Path,
+    jobs: Sequence[Job],
+    peers: Path | None = None,
+    *,
+    at_once: int | None = None,
 ) -> Iterator[Figure]:
     """One process of an engine does all jobs, as `driver` says. Raises FAILURES, after what came before."""
     asked = {"engine": engine, "model": str(model), "works": jobs, "at_once": at_once}
@@ -84,13 +90,14 @@ class Rate:
     batch: int
     prompt: int
     prefill: float
-    decode: float
+    decode: float | None
+    """None where noise hid it."""
 
     @property
     def who(self) -> str:
         return f"{self.engine} {self.weights}"
 
-    def of(self, kind: str) -> float:
+    def of(self, kind: str) -> float | None:
         return self.prefill if kind == "prefill" else self.decode
 
 
@@ -104,9 +111,17 @@ def rates(figures: Iterable[Figure]) -> list[Rate]:
 
 
 def _rate(engine: str, weights: str, batch: int, prompt: int, new: int, group: Sequence[Figure]) -> Rate:
-    first_s = _best(group, "first_s")
-    decode_s = _best(group, "decode_s") if "decode_s" in group[0] else _best(group, "full_s") - first_s
-    return Rate(engine, weights, batch, prompt, batch * prompt / first_s, batch * new / max(decode_s, 1e-9))
+    first_s, decode_s = _best(group, "first_s"), _decode_s(group)
+    return Rate(
+        engine, weights, batch, prompt, batch * prompt / first_s, batch * new / decode_s if decode_s > 0 else None
+    )
+
+
+def _decode_s(group: Sequence[Figure]) -> float:
+    """As the engine tells it, or what is left without a run of the same prompts for one token."""
+    if "decode_s" in group[0]:
+        return _best(group, "decode_s")
+    return _best(group, "full_s") - _best(group, "again_s")
 
 
 def _best(group: Iterable[Figure], name: str) -> float:
@@ -114,7 +129,8 @@ def _best(group: Iterable[Figure], name: str) -> float:
 
 
 def best(found: Iterable[Rate], kind: str) -> Rate | None:
-    return max(found, key=lambda rate: rate.of(kind), default=None)
+    """Of those that have such a rate."""
+    return max((rate for rate in found if rate.of(kind)), key=lambda rate: rate.of(kind) or 0.0, default=None)
 
 
 def others(found: Iterable[Rate]) -> list[Rate]:
@@ -126,4 +142,5 @@ def ours(found: Iterable[Rate]) -> list[Rate]:
 
 
 def ratio(own: Rate | None, other: Rate | None, kind: str) -> float | None:
-    return own.of(kind) / other.of(kind) if own is not None and other is not None else None
+    mine, theirs = (None if rate is None else rate.of(kind) for rate in (own, other))
+    return mine / theirs if mine and theirs else None

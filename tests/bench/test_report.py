@@ -181,7 +181,7 @@ def test_plots_are_pictures_beside_the_page(tmp_path: Path) -> None:
     for name in ("lines", "bars"):
         assert (tmp_path / "performance" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     work = {"engine": "octavo", "weights": "Q4_1", "batch": 8, "prompt": 1024, "new": 32}
-    figures = [work | {"first_s": [1.0], "full_s": [2.0]}]
+    figures = [work | {"first_s": [1.0], "again_s": [0.5], "full_s": [2.0]}]
     (tmp_path / "r.json").write_text(to_json({"context": measured(figures, "context")}))
     write_page(tmp_path / "r.json", tmp_path / "page.md")
     assert "](performance/decode-by-context.png)" in (tmp_path / "page.md").read_text()

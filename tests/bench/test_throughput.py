@@ -23,15 +23,9 @@ BATCHED = """\
 
 def figure(engine: str, weights: str, batch: int, prefill: float, decode: float, prompt: int = 256) -> Figure:
     """Of an engine that reached these rates."""
-    first_s = batch * prompt / prefill
-    work = {"batch": batch, "prompt": prompt, "new": 128}
-    return {
-        "engine": engine,
-        "weights": weights,
-        **work,
-        "first_s": [first_s],
-        "full_s": [first_s + batch * 128 / decode],
-    }
+    work = {"engine": engine, "weights": weights, "batch": batch, "prompt": prompt, "new": 128}
+    seconds = {"first_s": [batch * prompt / prefill], "again_s": [0.5], "full_s": [0.5 + batch * 128 / decode]}
+    return work | seconds
 
 
 def test_llama_batched_bench_is_read() -> None:
@@ -55,23 +49,42 @@ def test_rates_are_those_that_llama_batched_bench_gives_itself() -> None:
 
 def test_a_rate_is_the_best_of_all_rounds_and_decode_is_what_comes_after_the_first_token() -> None:
     work: dict[str, Any] = {"engine": "e", "weights": "w", "batch": 2, "prompt": 100, "new": 10}
-    (rate,) = rates([work | {"first_s": [1.0, 0.5], "full_s": [3.0, 4.0]}, work | {"first_s": [2.0], "full_s": [2.5]}])
+    (rate,) = rates(
+        [
+            work | {"first_s": [1.0, 0.5], "again_s": [0.5, 0.6], "full_s": [3.0, 4.0]},
+            work | {"first_s": [2.0], "again_s": [0.7], "full_s": [2.5]},
+        ]
+    )
     assert (rate.prefill, rate.decode) == (2 * 100 / 0.5, 2 * 10 / (2.5 - 0.5))
     (apart,) = rates([work | {"first_s": [0.5], "decode_s": [4.0]}, work | {"first_s": [1.0], "decode_s": [2.0]}])
     assert (apart.prefill, apart.decode) == (2 * 100 / 0.5, 2 * 10 / 2.0)
 
 
-def test_rounds_are_timed_and_a_wrong_number_of_tokens_is_no_figure() -> None:
-    asked: list[tuple[int, int, int]] = []
+def test_what_noise_hides_is_no_rate_and_no_claim_is_met_by_it() -> None:
+    work: dict[str, Any] = {"weights": "Q4_1", "batch": 8, "prompt": 4096, "new": 32}
+    hidden = work | {"engine": "octavo", "first_s": [9.0], "again_s": [8.5], "full_s": [8.0]}
+    other = work | {"engine": "one", "first_s": [9.0], "decode_s": [2.0]}
+    assert [rate.decode for rate in rates([hidden, other])] == [None, 128.0]
+    (claim,) = context.show([hidden, other]).claims
+    assert claim.target.verdict(claim.value) == "not measured"
+
+
+def test_a_round_asks_prompts_that_are_new_and_then_the_same_ones_again() -> None:
+    asked: list[tuple[str, int]] = []
 
     def generate(prompts: list[list[int]], new: int) -> list[int]:
-        asked.append((len(prompts), len(prompts[0]), new))
+        asked.append((str(prompts), new))
         return [new] * len(prompts)
 
     found = driver.measure(generate, 3, 20, 5, rounds=2)
-    assert asked == [(3, 16, 4), (3, 20, 1), (3, 20, 6), (3, 20, 1), (3, 20, 6)]
+    warm, *rounds = asked
+    assert warm[1] == 4 and [new for _, new in rounds] == [1, 1, 6, 1, 1, 6]
+    assert [len({prompts for prompts, _ in part}) for part in (rounds[:3], rounds[3:], rounds)] == [1, 1, 2]
     assert {name: found[name] for name in ("batch", "prompt", "new")} == {"batch": 3, "prompt": 20, "new": 5}
-    assert len(found["first_s"]) == len(found["full_s"]) == 2
+    assert [len(found[name]) for name in ("first_s", "again_s", "full_s")] == [2, 2, 2]
+
+
+def test_a_wrong_number_of_tokens_is_no_figure() -> None:
     with pytest.raises(ValueError, match="5 tokens were asked of each of 2 prompts, and \\[4\\] came"):
         driver.timed(lambda prompts, _: [4] * len(prompts), [[1], [2]], 5)
 
