@@ -19,7 +19,15 @@ CASES = [
     for kind, formats in (QUANTISED | PLAIN).items()
     for format_ in formats
     for n, k, rows in ((48, 256, 3), (87, 512, 11))
-] + [MatmulCase(Format.Q8_0, "q8", 1, 32, 1), MatmulCase(Format.F32, "f32", 17, 16, 2)]
+] + [
+    MatmulCase(Format.Q8_0, "q8", 1, 32, 1),
+    MatmulCase(Format.F32, "f32", 17, 16, 2),
+    MatmulCase(Format.BF16, "bf16", 17, 48, 5),  # a row is no whole groups
+    MatmulCase(Format.BF16, "bf16", 33, 80, 40),
+    MatmulCase(Format.Q4_1, "q4", 33, 4128, 40),  # longer than what is widened at once
+    MatmulCase(Format.BF16, "bf16", 33, 4128, 40),
+    MatmulCase(Format.Q8_0, "q8", 17, 64, 300),
+]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -42,6 +50,36 @@ def test_a_row_gives_the_same_bits_alone_and_in_any_batch(kind: str, isa: str):
     together = case.run(isa, packed, x)
     for first, last in [(0, 1), (1, 3), (3, 8), (8, 19), (18, 19)]:
         assert case.run(isa, packed, x[first:last]).tobytes() == together[first:last].tobytes()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("format_", "kind"), [(Format.Q4_1, "q4"), (Format.Q8_0, "q8"), (Format.BF16, "bf16")])
+@pytest.mark.parametrize(("n", "k"), [(80, 96), (33, 4128)])
+def test_a_row_gives_the_same_bits_in_batches_of_every_size(n: int, k: int, format_: Format, kind: str, isa: str):
+    """At 1 to 70 rows kernels change their tiles; with long rows they also cut what they add up."""
+    sizes = range(1, 71) if k == 96 else (1, 16, 17, 32, 33, 49, 70)
+    case = MatmulCase(format_, kind, n, k, 70)
+    packed, _ = case.weight()
+    x = case.x()
+    together = case.run(isa, packed, x)
+    for size in sizes:
+        assert case.run(isa, packed, x[-size:]).tobytes() == together[-size:].tobytes(), size
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ["q4", "q8"])
+@pytest.mark.parametrize("exponent", [-14, -7, 0, 10])
+def test_weights_of_any_size_keep_their_precision(exponent: int, kind: str, isa: str):
+    """Small rows and large ones in one matrix, of about 2^exponent: errors stay a share of each row."""
+    case = MatmulCase(Format.F32, kind, 32, 128, 3)
+    rng = np.random.default_rng(exponent + 20)
+    rows = rng.normal(0, 1, (32, 128)) * 2.0 ** np.linspace(-8, -2, 32)[:, None]
+    raw = (rows * 2.0**exponent).astype(np.float32)
+    packed = _native.PackedWeight(_native.Arena(), kind, case.affine, case.n, case.k)
+    packed.pack(_native.Pool(1), raw.tobytes(), "F32", case.n)
+    x = case.x()
+    error = np.abs(case.run(isa, packed, x)[:, : case.n] - x.astype(np.float64) @ raw.astype(np.float64).T)
+    assert (error <= case.bound(x.astype(np.float64), raw.astype(np.float64))).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)

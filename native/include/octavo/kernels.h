@@ -15,6 +15,7 @@ inline constexpr int kPanel = 16;  // columns (outputs) that are computed side b
 inline constexpr int kGroup = 32;  // elements along K that share a scale
 inline constexpr int kNibbleBytes = 256, kByteBytes = 512,
                      kConstantBytes = 64;  // of a group of q4, of q8, and behind both
+inline constexpr int kRowTile = 16;        // rows of activations that may be read at once
 inline constexpr int kTileKeys = 64;       // keys between two rescalings of the online softmax
 inline constexpr int kSplitKeys = 512;     // keys of one partial attention; a multiple of kTileKeys
 inline constexpr int kMaxInt8Dim = 512;    // of a head: 512 products of a word and a byte fit 32 bits
@@ -39,12 +40,14 @@ struct Weight {
   int n, k;
   size_t panel_bytes;
   const uint8_t* data;
+  float largest;  // of q4 and q8: no element that a group could hold is larger
 };
 
 // out[row, :] (+)= weight * activation[row]; swiglu: panels alternate gate and up, out has half the columns.
 struct MatmulArgs {
   const Weight* weight;
-  const uint8_t* activations;  // rows of `activation_stride(kind, k)` bytes, written by `prepare`
+  // rows of `activation_stride(kind, k)` bytes, written by `prepare`; readable up to a multiple of kRowTile rows
+  const uint8_t* activations;
   int rows;
   float* out;
   size_t out_stride;  // floats; at least n rounded up to whole panels (half of it for swiglu)

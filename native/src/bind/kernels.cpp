@@ -36,7 +36,8 @@ void matmul(const std::string& isa, const PackedWeight& packed, Matrix x, std::o
       (norm && norm->size() != x.shape(1)))
     throw std::invalid_argument("shapes do not match the weight");
   const size_t stride = set.activation_stride(w.kind, w.k);
-  std::vector<uint8_t> memory(stride * x.shape(0) + 64);
+  const size_t readable = (x.shape(0) + kRowTile - 1) / kRowTile * kRowTile;
+  std::vector<uint8_t> memory(stride * readable + 64);
   uint8_t* activations = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
   nb::gil_scoped_release unlocked;
   for (int r = 0; r < rows; ++r)

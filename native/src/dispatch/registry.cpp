@@ -7,6 +7,16 @@
 namespace octavo {
 
 #if defined(__x86_64__)
+#if defined(OCTAVO_BUILDS_AMX)
+namespace amx {
+extern const Kernels table;
+}
+constexpr const Kernels* kAmx = &amx::table;
+constexpr const char* kAmxNotBuilt = nullptr;
+#else
+constexpr const Kernels* kAmx = nullptr;
+constexpr const char* kAmxNotBuilt = "the compiler that built this knew no AMX, or no AVX-512 FP16";
+#endif
 namespace avx512bf16 {
 extern const Kernels table;
 }
@@ -37,11 +47,20 @@ const char* needs_avx512bf16() {
   if (const char* why = needs_avx512()) return why;
   return features().bf16 ? nullptr : "no AVX-512 BF16";
 }
+const char* needs_amx() {
+  if (const char* why = needs_avx512bf16()) return why;
+  const Features& f = features();
+  return !f.amx             ? "the processor or the system lacks AMX tiles of bf16"
+         : !f.fp16          ? "no AVX-512 FP16"
+         : !f.tiles_allowed ? "the system refuses AMX tiles to this process"
+                            : kAmxNotBuilt;
+}
 #endif
 const char* needs_nothing() { return nullptr; }
 
 const Candidate kCandidates[] = {
 #if defined(__x86_64__)
+    {"amx", kAmx, needs_amx},
     {"avx512bf16", &avx512bf16::table, needs_avx512bf16},
     {"avx512", &avx512::table, needs_avx512},
     {"avx2", &avx2::table, needs_avx2},

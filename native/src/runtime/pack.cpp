@@ -32,6 +32,14 @@ void put_f16(uint8_t* at, float value) {
   std::memcpy(at, &half, 2);
 }
 
+// No element that a group of these constants could hold is larger.
+float largest_of(const Weight& target, const Group& group) {
+  const int steps = target.kind == WeightKind::q4 ? 15 : 255;
+  const float low = target.affine ? group.minimum - group.scale * static_cast<float>(group.zero)
+                                  : group.scale * static_cast<float>(-target.zero);
+  return std::max(std::abs(low), std::abs(low + group.scale * static_cast<float>(steps)));
+}
+
 // Puts group `g` of column `column` into its panel. `target.zero` says what a symmetric panel subtracts.
 void put_group(const Weight& target, uint8_t* panel, int column, int g, const Group& group) {
   const bool q4 = target.kind == WeightKind::q4;
@@ -71,14 +79,22 @@ Group rounded_group(WeightKind kind, const float* x) {
   return kind == WeightKind::q4 ? rounded_to_nibbles(x) : rounded_to_bytes(x);
 }
 
-// `scratch` holds k floats.
-void put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* raw, Format format, float* scratch) {
+// Returns what `largest_of` says of its groups. `scratch` holds k floats.
+float put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* raw, Format format, float* scratch) {
   const bool quantised = target.kind == WeightKind::q4 || target.kind == WeightKind::q8;
   if (!quantised || !has_groups(format)) dequantise(format, raw, target.k, scratch);
-  if (!quantised) return put_floats(target, panel, column, scratch);
-  for (int g = 0; g < target.k / kGroup; ++g)
-    put_group(target, panel, column, g,
-              has_groups(format) ? group_at(format, raw, g) : rounded_group(target.kind, scratch + kGroup * g));
+  if (!quantised) {
+    put_floats(target, panel, column, scratch);
+    return 0;
+  }
+  float largest = 0;
+  for (int g = 0; g < target.k / kGroup; ++g) {
+    const Group group =
+        has_groups(format) ? group_at(format, raw, g) : rounded_group(target.kind, scratch + kGroup * g);
+    put_group(target, panel, column, g, group);
+    largest = std::max(largest, largest_of(target, group));
+  }
+  return largest;
 }
 
 }  // namespace
@@ -110,7 +126,7 @@ PackedWeight::PackedWeight(Arena& arena, WeightKind kind, bool affine, int n, in
                                 " matrix cannot be packed: its rows must be a multiple of " +
                                 std::to_string(quantised ? kGroup : kPanel) + " long");
   const int zero = affine || !quantised ? 0 : kind == WeightKind::q4 ? 8 : 128;
-  weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, k), nullptr};
+  weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, k), nullptr, 0.0f};
   size_ = static_cast<size_t>((n + kPanel - 1) / kPanel) * weight_.panel_bytes;
   weight_.data = data_ = arena.take(size_);
 }
@@ -131,20 +147,24 @@ void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format 
     throw std::invalid_argument("a format with minima needs an affine matrix");
   std::vector<std::vector<float>> scratch(static_cast<size_t>(pool.num_threads()));
   std::vector<std::string> errors(static_cast<size_t>(pool.num_threads()));
+  std::vector<float> largest(static_cast<size_t>(pool.num_threads()), weight_.largest);
   pool.each(panels, [&](int i, int thread) {
     std::vector<float>& floats = scratch[static_cast<size_t>(thread)];
     floats.resize(static_cast<size_t>(w.k));
     uint8_t* panel = data_ + static_cast<size_t>(first_panel + i * panel_step) * w.panel_bytes;
     std::memset(panel, 0, w.panel_bytes);
     try {
+      float& most = largest[static_cast<size_t>(thread)];
       for (int c = 0; c < kPanel && i * kPanel + c < rows; ++c)
-        put_row(w, panel, c, raw + static_cast<size_t>(i * kPanel + c) * stride, format, floats.data());
+        most = std::max(
+            most, put_row(w, panel, c, raw + static_cast<size_t>(i * kPanel + c) * stride, format, floats.data()));
     } catch (const std::exception& e) {
       errors[static_cast<size_t>(thread)] = e.what();
     }
   });
   for (const std::string& error : errors)
     if (!error.empty()) throw std::invalid_argument(error);
+  weight_.largest = *std::max_element(largest.begin(), largest.end());
 }
 
 }  // namespace octavo

@@ -203,7 +203,8 @@ void Program::grow(int rows) {
   size_t stride = kernels_.activation_stride(head_weight_->kind, head_weight_->k);
   for (const Op& op : ops_)
     if (op.kind == Kind::matmul) stride = std::max(stride, kernels_.activation_stride(op.weight->kind, op.weight->k));
-  activations_.resize(std::max(activations_.size(), stride * static_cast<size_t>(std::max(rows, kLogitRows))));
+  const int readable = ceil_div(std::max(rows, kLogitRows), kRowTile) * kRowTile;
+  activations_.resize(std::max(activations_.size(), stride * static_cast<size_t>(readable)));
   queries_.resize(std::max(queries_.size(), static_cast<size_t>(rows) * query_bytes()));
 }
 

@@ -1,0 +1,18 @@
+// The generic kernels and products on tiles, compiled for amx. Nothing inline may be shared with other objects: the
+// linker keeps one copy of an inline function, and it could be the one that this machine cannot run.
+#include "octavo/kernels.h"
+
+#include <immintrin.h>  // before any namespace: simd.h includes it inside one
+
+namespace octavo::amx {
+namespace {
+#include "simd.h"
+#include "../../generic/kernels.inl"
+#include "tiles.inl"
+}  // namespace
+
+extern const Kernels table;
+const Kernels table = {"amx",      tiled_stride, tiled_prepare,  tiled_matmul, gather_row,
+                       rope_store, attend_split, attend_merge,   chunk_maxima, sample,
+                       score,      read_all,     tiled_spin_dots};
+}  // namespace octavo::amx
