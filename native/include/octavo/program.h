@@ -8,6 +8,7 @@
 
 #include "octavo/formats.h"
 #include "octavo/kernels.h"
+#include "octavo/lines.h"
 #include "octavo/pool.h"
 #include "octavo/trace.h"
 
@@ -204,10 +205,10 @@ class Program {
   std::vector<Stage> stages_;
 
   // Scratch, grown on demand.
-  std::vector<std::vector<float>> buffers_;
-  std::vector<uint8_t> activations_, queries_;
-  std::vector<float> rotations_, partials_, logits_, maxima_, hidden_states_;
-  std::vector<std::vector<float>> thread_partials_;
+  std::vector<Lines<float>> buffers_;
+  Lines<uint8_t> activations_, queries_;
+  Lines<float> rotations_, partials_, logits_, maxima_, hidden_states_;
+  std::vector<Lines<float>> thread_partials_;
   std::vector<std::vector<uint8_t>> sample_memory_;
   const SampleBatch* batch_ = nullptr;
   int first_logit_ = 0, first_job_ = 0;

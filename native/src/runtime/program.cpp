@@ -438,7 +438,7 @@ Partial Program::partial_at(float* memory, int index) const {
 
 void Program::run_task(const Op& op, int index, int thread) {
   const Task& task = tasks_[static_cast<size_t>(index)];
-  std::vector<float>& memory = thread_partials_[static_cast<size_t>(thread)];
+  Lines<float>& memory = thread_partials_[static_cast<size_t>(thread)];
   memory.resize(std::max(memory.size(), partial_floats() * static_cast<size_t>(task.num_splits)));
   const Segment& segment = segments_[static_cast<size_t>(task.segment)];
   if (stores_itself(segment)) store_row(op, segment.first_row, task.kv_head, task.kv_head + 1);
