@@ -1,14 +1,19 @@
 """The engine's end of the socket: slow readers, early and broken messages, beats, and the other end closing."""
 
+import os
 import socket
 import threading
+import time
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from octavo.core.events import BlockEvicted
-from octavo.engine import wire
+from octavo.engine import process, wire
 from octavo.engine.channel import Channel
 from octavo.engine.loop import Withdraw
 from octavo.engine.process import SocketPort, serve_channel
@@ -106,6 +111,52 @@ def test_a_loader_beats_and_reports_and_an_idle_loop_beats(pair):
     loaded.set()
     assert any(isinstance(message, wire.Ready) for message in news)
     assert wire.Beat() in news
+    ours.close()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Another thread of the process computes as long as the block runs."""
+    done = threading.Event()
+    zeros = bytes(1 << 20)
+
+    def compute() -> None:
+        while not done.is_set():
+            zlib.crc32(zeros)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(30)
+
+
+def test_a_stuck_step_shows_no_life_whatever_else_the_process_computes(
+    pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "BEAT_S", 0.02)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    ours, theirs = pair
+    ours.sendall(wire.frame(wire.Setup(Plan(gate=str(gate)).encode())))
+    thread = threading.Thread(target=serve_channel, args=(theirs, build))
+    thread.start()
+    with gate.open("wb", buffering=0) as release, computing():
+        news = messages(ours)
+        assert any(isinstance(message, wire.Ready) for message in news)
+        ours.sendall(wire.frame(wire.Submit(1, request("a"))))
+        ours.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            stop_s = time.monotonic() + 30
+            while time.monotonic() < stop_s:  # until half a second, which is 25 beats, passes without one
+                next(news)
+        release.write(b".")
+        ours.settimeout(30)
+        assert wire.Beat() in messages(ours)
     ours.close()
     thread.join(30)
     assert not thread.is_alive()

@@ -38,7 +38,7 @@ BEAT_S = 0.5
 LONGEST_STEP_S = 600.0
 """A step that computes for longer is taken for one that will never end. A large model's prompt takes minutes."""
 _LEAST_CPU_S = 0.01
-"""What counts as having computed: beyond what clocks of threads and of the process differ by."""
+"""What counts as having computed: a thread that waits with a time limit takes a little, too."""
 BACKLOG_BYTES = 16 << 20
 """With more than this unsent, the engine starts no further step until the reader has caught up."""
 LAST_WORDS_S = 2.0
@@ -135,8 +135,9 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     port.publish(loop.begun())
     channel.send(Ready(replica.facts))
     pulse = Pulse()
+    clock = time.pthread_getcpuclockid(threading.get_ident())  # of this thread, whatever others of the process compute
     try:
-        with _beating(channel, lambda: pulse.alive(port.turns, now(), _others_cpu_s())):
+        with _beating(channel, lambda: pulse.alive(port.turns, now(), time.clock_gettime(clock))):
             loop.run(port)
             loop.settle(SETTLE_S)
     finally:
@@ -168,11 +169,6 @@ class Pulse:
         if turned or computed:
             self._cpu_s = cpu_s
         return turned or (computed and time_s - self._turned_s <= self._longest_step_s)
-
-
-def _others_cpu_s() -> float:
-    """The CPU time of this process without that of the calling thread: it stands still where an engine is stuck."""
-    return time.process_time() - time.thread_time()
 
 
 @contextlib.contextmanager
