@@ -44,6 +44,7 @@ def drive(
     asked = {"engine": engine, "model": str(model), "works": jobs, "at_once": at_once}
     python = Path(sys.executable) if peers is None else program(peers, engine, "python")
     env = dict(os.environ) if peers is None else environment(peers, engine)
+    env["PYTHONSAFEPATH"] = "1"  # an engine that looks for its `kernels` must not find the module beside the driver
     for line in lines_of([str(python), driver.__file__, json.dumps(asked)], env):
         if line.startswith('{"engine"'):
             yield json.loads(line) | {"engine": NAMES[engine], "weights": weights}

@@ -1,6 +1,7 @@
 """Sections that compare throughput: what engines print becomes figures, and figures become ratios."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,36 @@ def test_figures_are_json() -> None:
     assert json.loads(json.dumps(list(read_batched("Q4_0", BATCHED.splitlines())))) == list(
         read_batched("Q4_0", BATCHED.splitlines())
     )
+
+
+OTHER = """\
+import importlib.util
+from types import SimpleNamespace
+
+assert importlib.util.find_spec("kernels") is None and importlib.util.find_spec("section") is None
+
+
+def SamplingParams(max_tokens, **rest):
+    return max_tokens
+
+
+class LLM:
+    def __init__(self, model, **rest):
+        pass
+
+    def generate(self, prompts, new, use_tqdm):
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[0] * new)]) for _ in prompts]
+"""
+
+
+def test_what_lies_beside_the_driver_is_not_what_an_engine_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine looks for packages that may be there, such as `kernels`; a section of the report is none."""
+    (tmp_path / "vllm.py").write_text(OTHER)
+    python = tmp_path / "vllm" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (figure,) = drive("vllm", "BF16", tmp_path, [Job(2, 16, 4)], tmp_path)
+    assert (figure["engine"], figure["batch"], figure["new"]) == ("vLLM", 2, 4)
