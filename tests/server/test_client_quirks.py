@@ -2,14 +2,14 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from octavo.config.schema import Config, ModelConfig, ServerConfig
 from octavo.models.checkpoint import Checkpoint
-from tests.server.site import Site, running
+from tests.server.site import Gate, Site, running
 
 SAY: dict[str, Any] = {"role": "user", "content": "the"}
 CALL = {"id": "c1", "index": 0, "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -204,3 +204,60 @@ def test_lm_eval_reads_texts_with_a_bos_as_the_ids_that_they_are(checkpoint: Che
         text = site.post("/detokenize", {"tokens": ids}).json()["prompt"]
         answer = site.complete([text, "the an in"], max_tokens=1, return_token_ids=True).json()
         assert [choice["prompt_token_ids"] for choice in answer["choices"]] == [ids, ids]
+
+
+def as_the_standard_says(reads: list[str]) -> Iterator[str]:
+    data: list[str] = []
+    for line in "".join(reads).split("\n"):
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            yield "\n".join(data)
+            data.clear()
+
+
+def as_sglang_bench(reads: list[str]) -> Iterator[str]:
+    """Each line is an event, or empty."""
+    for line in "".join(reads).splitlines():
+        if stripped := line.strip():
+            yield stripped.removeprefix("data: ")
+
+
+def as_vllm_bench(reads: list[str]) -> Iterator[str]:
+    """What a read brings is stripped, put behind what is left of others, and cut where an event ends, or has to."""
+    rest = ""
+    for read in reads:
+        *whole, rest = (rest + read.strip()).split("\n\n")
+        if rest.startswith("data: ") and rest.endswith(("}", "]")):
+            whole, rest = [*whole, rest], ""
+        yield from (event.removeprefix("data: ") for event in whole if not event.startswith(":"))
+
+
+def reads_of(site: Site, gate: Gate, path: str, body: dict[str, Any]) -> list[str]:
+    """What a client reads that is there for each part of a stream which is kept alive before each of its steps."""
+    site.app.service.keep_alive_s = 0.01
+    reads: list[str] = []
+    with site.http.stream("POST", path, json={**body, "stream": True}) as response:
+        for part in response.iter_raw():
+            reads.append(part.decode())
+            if not part.strip():
+                gate.let(1)
+    return reads
+
+
+@pytest.mark.parametrize("read", [as_the_standard_says, as_sglang_bench, as_vllm_bench])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/completions", {"prompt": "the"}), ("/v1/chat/completions", {"messages": [SAY]})],
+    ids=["completions", "chat"],
+)
+def test_a_stream_that_is_kept_alive_has_nothing_but_events(
+    gated: tuple[Site, Gate], path: str, body: dict[str, Any], read: Callable[[list[str]], Iterator[str]]
+) -> None:
+    """Load generators read in ways that the standard knows nothing of, and count what they cannot read as failed."""
+    site, gate = gated
+    reads = reads_of(site, gate, path, {**body, "max_tokens": 4, "ignore_eos": True})
+    *chunks, done = read(reads)
+    assert done == "[DONE]" and len([1 for part in reads if not part.strip()]) >= 4
+    assert [json.loads(chunk)["choices"][0]["index"] for chunk in chunks] == [0] * len(chunks)
+    assert json.loads(chunks[-1])["choices"][0]["finish_reason"] == "length"

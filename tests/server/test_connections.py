@@ -154,8 +154,8 @@ def test_three_hundred_clients_that_leave_at_random_leave_nothing(site: Site) ->
 @pytest.mark.parametrize(
     ("path", "body", "word", "first"),
     [
-        ("/v1/completions", LONG, b": keep-alive\n\n", b"data: {"),
-        ("/v1/responses", DIALECTS["/v1/responses"], b": keep-alive\n\n", b"event: response.created\n"),
+        ("/v1/completions", LONG, b"\r\n\n\n\r\n", b"data: {"),
+        ("/v1/responses", DIALECTS["/v1/responses"], b"\r\n\n\n\r\n", b"event: response.created\n"),
         (
             "/v1/messages",
             DIALECTS["/v1/messages"],
@@ -165,7 +165,7 @@ def test_three_hundred_clients_that_leave_at_random_leave_nothing(site: Site) ->
     ],
 )
 def test_a_silent_stream_is_kept_alive(gated: Gated, path: str, body: Any, word: bytes, first: bytes) -> None:
-    """Comments or pings come while the first step takes long, and the answer begins behind them."""
+    """Empty lines or pings come while the first step takes long, and the answer begins behind them."""
     site, gate = gated
     site.app.service.keep_alive_s = 0.02
     with site.opened(path, {**body, "stream": True}) as sock:

@@ -17,7 +17,7 @@ from octavo.engine.clock import now
 from octavo.server.exchange import EventStream, Exchange
 from octavo.server.feed import Reader
 from octavo.server.openai.errors import ApiError, failed, invalid
-from octavo.server.openai.sse import COMMENT
+from octavo.server.openai.sse import KEEP_ALIVE
 from octavo.server.service import Service
 from octavo.server.state_shapes import (
     EngineShown,
@@ -267,7 +267,7 @@ EVENT_QUERIES: Mapping[str, str] = {
 
 async def _follow(service: Service, exchange: Exchange, reader: Reader, hello: Hello) -> None:
     stream = EventStream(exchange)
-    async with stream.kept_alive(service.keep_alive_s, COMMENT):
+    async with stream.kept_alive(service.keep_alive_s, KEEP_ALIVE):
         await stream.write(_event(hello))
         while (taken := await reader.take()) is not None:
             num_dropped, numbered = taken

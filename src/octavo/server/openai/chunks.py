@@ -11,7 +11,7 @@ from octavo.server.openai.errors import ApiError
 from octavo.server.openai.job import Job
 from octavo.server.openai.respond import Gathered
 from octavo.server.openai.schema import Sampling
-from octavo.server.openai.sse import COMMENT, DONE, ChunkWriter, error_event
+from octavo.server.openai.sse import DONE, KEEP_ALIVE, ChunkWriter, error_event
 
 
 class Shape(Protocol):
@@ -43,7 +43,7 @@ class Shape(Protocol):
 class ChunkWire:
     """Writes answers whose choices have this shape (`respond.Wire`)."""
 
-    keep_alive = COMMENT
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, body: Sampling, job: Job, shape: Shape) -> None:
         options = body.stream_options

@@ -14,7 +14,7 @@ from octavo.server.openai.errors import ApiError, printable
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.respond import Gathered
 from octavo.server.openai.response_schema import LOGPROBS, FunctionTool, ResponsesRequest
-from octavo.server.openai.sse import COMMENT, named_event, one_line
+from octavo.server.openai.sse import KEEP_ALIVE, named_event, one_line
 from octavo.server.service import Service
 
 _encode = msgspec.json.Encoder().encode
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 class ResponseWire:
     """Writes the answer to one request of the Responses API (`respond.Wire`)."""
 
-    keep_alive = COMMENT
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, service: Service, body: ResponsesRequest, reply: Reply) -> None:
         self._job = reply.job

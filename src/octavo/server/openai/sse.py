@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
-COMMENT = b": keep-alive\n\n"
-"""An event that is none: clients skip it."""
+KEEP_ALIVE = b"\n\n"
+"""No event at all, which every client skips: empty lines stand between all events. A comment would do by the standard,
+but clients that strip what one read brings, and take it for whole events, fail on it or lose what follows."""
 _encode = msgspec.json.Encoder().encode
 
 
