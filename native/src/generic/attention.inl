@@ -31,10 +31,17 @@ struct TileScales {
   alignas(64) float keys[kTileKeys], values[kTileKeys];
 };
 
-// Reads one tile's.
-static void read_scales(const Keys& keys, int start, int skip, int num_keys, TileScales* scales) {
+// Reads one tile's, and asks for those of the next.
+static void read_scales(const Keys& keys, int start, int skip, int num_keys, const Ahead& next, TileScales* scales) {
   const KvLayout& l = keys.layout;
   *scales = {};
+  for (int key = 0; key < kTileKeys; key += unit_keys(l)) {
+    if (!next.reads(key)) continue;
+    const int at = next.start + key;
+    const uint8_t* ahead = next.keys.tile(at) + l.block_size * l.head_dim + next.keys.slot(at) * 4;
+    prefetch_l2(ahead);
+    prefetch_l2(ahead + l.tile_bytes);
+  }
   for (int key = skip; key < num_keys;) {
     const int slot = keys.slot(start + key), run = smaller(num_keys - key, l.block_size - slot);
     const uint8_t* at = keys.tile(start + key) + l.block_size * l.head_dim + slot * 4;
@@ -74,13 +81,14 @@ static inline Unit unit_at(const Keys& keys, int key, int first_key, int last_ke
 }
 
 // While a tile is computed the next one is asked for, a line for a line: a burst of requests would have the processor
-// wait for its own misses. `ahead` is the same place of the next tile; where that ends, the place itself.
+// wait for its own misses. `ahead` is the same place of the next tile; where that ends, the place itself. It is asked
+// for into the second cache: the nearest one keeps count of few misses, and they would be the limit.
 template <class Kv, bool kWhole>
 static inline void prefetch_step(const Unit& ahead, int i) {
   const size_t line = (kWhole ? 16 : 8) * Kv::kDimsPerStep * Kv::kElement * static_cast<size_t>(i);
   if (line % 64) return;
-  prefetch(ahead.low + line);
-  if (!kWhole) prefetch(ahead.high + line);
+  prefetch_l2(ahead.low + line);
+  if (!kWhole) prefetch_l2(ahead.high + line);
 }
 
 // Vectors of sums for each of R rows: what the registers hold. Bytes that become words need some of their own.
@@ -280,7 +288,7 @@ static void add_values(const Keys& keys, int start, int skip, int num_keys, cons
 #pragma GCC unroll 8
       for (int v = 0; v < DV; ++v) {
         constexpr int kVectorBytes = 16 * Kv::kKeysPerStep * Kv::kElement;
-        if (kVectorBytes == 64 || v % 2 == 0) prefetch(line_ahead + kVectorBytes * v);
+        if (kVectorBytes == 64 || v % 2 == 0) prefetch_l2(line_ahead + kVectorBytes * v);
         if constexpr (Kv::type == KvType::int8) {
           const bytes fours = load_bytes(line + 64 * v);
 #pragma GCC unroll 8
@@ -327,8 +335,8 @@ static void ask_for_rest(const Ahead& next, int num_keys) {
     const uint8_t* at =
         next.keys.tile(next.start + key) + static_cast<size_t>(next.keys.slot(next.start + key) / unit) * bytes;
     for (size_t line = 0; line < bytes; line += 64) {
-      prefetch(at + line);
-      prefetch(at + l.tile_bytes + line);
+      prefetch_l2(at + line);
+      prefetch_l2(at + l.tile_bytes + line);
     }
   }
 }
@@ -355,7 +363,7 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int 
     const int skip = larger(begin - start, 0), num_keys = smaller(kTileKeys, end - start);
     const int then = start + kTileKeys;
     const Ahead next = then <= last_key ? Ahead{keys, then, then, last_key + 1} : after;
-    if constexpr (Kv::type == KvType::int8) read_scales(keys, start, skip, num_keys, &scales);
+    if constexpr (Kv::type == KvType::int8) read_scales(keys, start, skip, num_keys, next, &scales);
     score_tile<Kv, R>(keys, rows, start, skip, num_keys, next, scales, scores);
     for (int r = 0; r < R; ++r) {
       const int position = rows[r].position, past = smaller(kTileKeys, position + 1 - start);

@@ -115,6 +115,7 @@ static inline float reduce_add(f32 v) {  // a fixed tree
 static inline int32_t reduce_add_int(i32 v) { return _mm512_reduce_add_epi32(v); }
 
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+static inline void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 #ifndef OCTAVO_HAS_BF16
 inline constexpr bool kBf16Activations = false;

@@ -198,4 +198,5 @@ static inline int32_t reduce_add_int(i32 v) {
 }
 
 static inline void prefetch(const void* p) { __builtin_prefetch(p); }
+static inline void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 #undef OCTAVO_LANES
