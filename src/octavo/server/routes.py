@@ -31,9 +31,9 @@ NAMED = "events of the form `event: TYPE` and `data: {...}`, and what keeps a co
 Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """One method of one path. A path that ends in `/` takes all that begin with it."""
+    """One method of one path. A path that ends in `/` takes all that begin with it. Each is equal to itself alone."""
 
     method: str
     path: str
