@@ -8,9 +8,9 @@ cell, a lost copy, or KV of another prefix or group either raises LedgerError or
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from typing import NamedTuple
 
 from octavo.core.plan import BlockCopy, HiddenSum, Sample, ScoredToken, StepPlan, StepResult, Work, WorkResult
 from octavo.core.ports import Capacity
@@ -30,8 +30,7 @@ class LedgerError(ValueError):
     """A plan that no backend could compute rightly: it says which request, position and block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """One token's KV: `checksum` is of all the tokens up to and including this one."""
 
     token: TokenId
@@ -119,9 +118,17 @@ class LedgerBackend:
 
     # ---- memory ----
 
-    def _place(self, work: Work, group: int, position: int) -> tuple[BlockId, int]:
-        logical, slot = divmod(position, self._capacity.block_size)
-        table_len = len(work.block_ids) // len(self._windows)
+    def _places(self, work: Work, group: int, first: int, end: int) -> Iterator[tuple[BlockId, int]]:
+        """Where the positions first .. end - 1 lie, one after the other."""
+        size = self._capacity.block_size
+        for logical in range(first // size, -(-end // size)):
+            start = logical * size
+            block = self._block(work, group, max(first, start))
+            for slot in range(max(first - start, 0), min(end - start, size)):
+                yield block, slot
+
+    def _block(self, work: Work, group: int, position: int) -> BlockId:
+        logical, table_len = position // self._capacity.block_size, len(work.block_ids) // len(self._windows)
         if logical >= table_len:
             raise LedgerError(f"{_name(work)}: position {position} is past its {table_len} blocks")
         block = work.block_ids[group * table_len + logical]
@@ -129,7 +136,7 @@ class LedgerBackend:
             raise LedgerError(f"{_name(work)}: position {position} of group {group} was given back")
         if not 0 <= block < self._capacity.num_blocks:
             raise LedgerError(f"{_name(work)}: block {block} is not in the pool of {self._capacity.num_blocks}")
-        return block, slot
+        return block
 
     def _check_block(self, block: BlockId) -> None:
         if not 0 <= block < self._capacity.num_blocks:
@@ -154,16 +161,14 @@ class LedgerBackend:
         writers: dict[tuple[BlockId, int], Work] = {}
         groups = range(len(self._windows))
         for work, group in product(works, groups):
-            for position in range(work.start, work.start + len(work.tokens)):
-                place = self._place(work, group, position)
+            for place in self._places(work, group, work.start, work.start + len(work.tokens)):
                 if place in writers:
-                    first = _name(writers[place])
-                    raise LedgerError(f"{_name(work)} and {first} write the same cell at position {position}")
+                    raise LedgerError(f"{_name(work)} and {_name(writers[place])} write the same cell: {place}")
                 writers[place] = work
         for work, group in product(works, groups):
-            for position in range(self._first_read(work, group), work.start):
-                if self._place(work, group, position) in writers:
-                    raise LedgerError(f"{_name(work)} reads position {position} from a cell that this step writes")
+            for place in self._places(work, group, self._first_read(work, group), work.start):
+                if place in writers:
+                    raise LedgerError(f"{_name(work)} reads from a cell that this step writes: {place}")
 
     def _write(self, work: Work) -> list[int]:
         """Reads the past, writes the tokens; returns the checksum after each of them."""
@@ -175,9 +180,12 @@ class LedgerBackend:
             if not 0 <= token < self._capacity.vocab_size or position >= self._capacity.max_model_len:
                 raise LedgerError(f"{_name(work)}: token {token} at position {position} is out of range")
             state = mix(state if self._remembers else 0, token)
-            for group in range(len(self._windows)):
-                self._cells[self._place(work, group, position)] = Cell(token, position, state, group)
             states.append(state)
+        end = work.start + len(work.tokens)
+        for group in range(len(self._windows)):
+            places = self._places(work, group, work.start, end)
+            for position, token, state, place in zip(range(work.start, end), work.tokens, states, places, strict=True):
+                self._cells[place] = Cell(token, position, state, group)
         return states
 
     def _read(self, work: Work) -> int:
@@ -191,8 +199,8 @@ class LedgerBackend:
     def _read_group(self, work: Work, group: int) -> int | None:
         """The checksum before the work's first token; None where its window reaches no further back than itself."""
         state: int | None = 0 if self._windows[group] != 1 and work.start == 0 else None
-        for position in range(self._first_read(work, group), work.start):
-            place = self._place(work, group, position)
+        first = self._first_read(work, group)
+        for position, place in enumerate(self._places(work, group, first, work.start), first):
             cell = self._cells.get(place)
             if cell is None:
                 raise LedgerError(f"{_name(work)} reads position {position} from block {place[0]}, never written")
