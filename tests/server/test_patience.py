@@ -85,8 +85,8 @@ def test_a_body_that_keeps_coming_has_more_time_than_the_limit(quick: Site) -> N
     """Each piece of it is worth more than the limit; together they take longer than that."""
     body = json.dumps({"prompt": "x" * 2000}).encode()
     pieces = [body[at : at + 400] for at in range(0, len(body), 400)]
+    pieces[0] = POST + b"Content-Length: %d\r\n\r\n" % len(body) + pieces[0]
     with connected(quick) as sock:
-        sock.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body))
         for piece in pieces:
             sock.sendall(piece)
             threading.Event().wait(SOON_S / 2)

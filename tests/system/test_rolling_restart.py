@@ -11,9 +11,9 @@ import httpx
 
 from tests.system.serving import EXIT_S, Served, serving
 
-PROBE_S = 0.5
-DELAY_S = 2
-"""Longer than it takes to ask all: the balancer has seen that a replica leaves before that refuses anything."""
+PROBE_S = 0.1
+DELAY_S = 4
+"""Much longer than it takes to ask all: the balancer has seen that a replica leaves before that refuses anything."""
 FLAGS = ("--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory-bytes", "64MiB", "--num-threads", "1")
 NUM_CLIENTS = 4
 ASKED = {"prompt": "The sea", "max_tokens": 24, "temperature": 0, "stream": True, "ignore_eos": True}
