@@ -209,7 +209,7 @@ machines = st.builds(
 )
 
 
-@settings(max_examples=max(1, settings().max_examples // 3), phases=set(Phase) - {Phase.shrink})  # a load is long
+@settings(max_examples=max(1, settings().max_examples // 6), phases=set(Phase) - {Phase.shrink})  # a load is long
 @given(machines, st.integers(1, 12), st.floats(1.5, 10.0), st.floats(0.3, 0.9), st.integers(300, 2000))
 def test_what_is_in_reach_is_met_and_then_left_alone(
     costs: StepCosts, num_chats: int, slack: float, busy: float, length: int
