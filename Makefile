@@ -16,6 +16,10 @@ DEPLOY_STAMP := $(DEPLOY)/.installed
 ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench deploy
+PYTEST := $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
+
+# Tests start Octavo, and clients as large, a hundred times: each compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install clients deploy-tools manifests serve test test-slow check format docs bench clean
 
@@ -25,11 +29,11 @@ help: ## List the targets
 serve: $(STAMP) ## Serve the default model on http://127.0.0.1:8000 (ARGS="MODEL --port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
 
-test: $(STAMP) $(CLIENTS_STAMP) $(DEPLOY_STAMP) ## Run the tests (ARGS="tests/core -x")
-	@$(BIN)/python -m pytest -q $(ARGS)
+test: $(STAMP) $(CLIENTS_STAMP) $(DEPLOY_STAMP) ## Run the tests, on all cores (ARGS="tests/core -x"; "-n 0": one at a time)
+	@$(PYTEST) $(ARGS)
 
 test-slow: $(STAMP) $(CLIENTS_STAMP) $(DEPLOY_STAMP) ## Run the long tests too: more examples, larger cases
-	@$(BIN)/python -m pytest -q --hypothesis-profile=slow -m "slow or not slow" --timeout=1800 $(ARGS)
+	@$(PYTEST) --hypothesis-profile=slow -m "slow or not slow" --timeout=1800 $(ARGS)
 
 check: $(STAMP) ## Check format, lint, types, layers and native style
 	@$(BIN)/ruff format --check --quiet $(PY_PATHS) || { echo 'format: run "make format"'; exit 1; }

@@ -1,10 +1,14 @@
 """What all tests share: how hard properties are tried, the default model, and the rule that nothing skips in CI."""
 
+import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.turns import turn
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
@@ -35,6 +39,22 @@ def default_model() -> Path:
     from octavo.loaders.hub import default_model_path
 
     return Path(default_model_path())
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: looking through all of it for garbage, again and again, would be part of tests."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """First of all: the time in which a test waits for its turn is not part of its own."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    shared = Path(item.config.option.basetemp).parent  # by the workers of a run
+    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -42,7 +42,9 @@ def test_each_package_has_a_readme() -> None:
     assert room_readmes().get(ROOT / "README.md", set()) == set()
 
 
-@pytest.mark.parametrize("readme", room_readmes().keys() - {ROOT / "README.md"}, ids=lambda readme: readme.parent.name)
+@pytest.mark.parametrize(
+    "readme", sorted(room_readmes().keys() - {ROOT / "README.md"}), ids=lambda readme: readme.parent.name
+)
 def test_a_readme_names_exactly_the_files_that_are_there(readme: Path) -> None:
     text = readme.read_text(encoding="utf-8")
     assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == list(HEADINGS)
