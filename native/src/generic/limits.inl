@@ -33,9 +33,9 @@ static float spin_int8(WeightKind kind, int rounds, const bytes (&weights)[kSpin
   for (auto& panel : sums)
     for (i32& sum : panel) sum = zero_int();
   if (kind == WeightKind::q4)
-    spin(rounds, sums, [&](i32 sum, int p, int i) { return dot4_nibble(sum, weights[p], four_bytes(x + 4 * i)); });
+    spin(rounds, sums, [&](i32 sum, int p, int i) { return dot4_nibble(sum, weights[p], x + 4 * i); });
   else
-    spin(rounds, sums, [&](i32 sum, int p, int i) { return dot4_byte(sum, weights[p], four_bytes(x + 4 * i)); });
+    spin(rounds, sums, [&](i32 sum, int p, int i) { return dot4_byte(sum, weights[p], x + 4 * i); });
   i32 total = zero_int();
   for (const auto& panel : sums)
     for (const i32& sum : panel) total = add_int(total, sum);

@@ -6,27 +6,16 @@
 
 using Tile = float (*)[kMaxRows][kPanel];  // [NP][MR][16]
 
-static inline int32_t four_bytes(const int8_t* p) {
-  int32_t v;
-  __builtin_memcpy(&v, p, 4);
-  return v;
-}
-
-template <int MR>
-static inline void load_rows(const MatmulArgs& a, int row, QuantisedRow (&rows)[MR], size_t stride) {
-#pragma GCC unroll 8
-  for (int r = 0; r < MR; ++r)
-    rows[r] = quantised_row(a.activations + static_cast<size_t>(row + r) * stride, a.weight->k);
-}
-
 template <bool kNibbles, bool kAffine, int MR, int NP>
 static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
   constexpr int kQuants = kNibbles ? kNibbleBytes : kByteBytes, kRecord = kQuants + kConstantBytes;
   const Weight& w = *a.weight;
   const int groups = w.k / kGroup;
   const int zero_point = w.zero - (kNibbles ? 0 : kByteZero);
-  QuantisedRow rows[MR];
-  load_rows<MR>(a, row, rows, stride);
+  const QuantisedGroup* rows[MR];
+#pragma GCC unroll 8
+  for (int r = 0; r < MR; ++r)
+    rows[r] = reinterpret_cast<const QuantisedGroup*>(a.activations + static_cast<size_t>(row + r) * stride);
   const uint8_t* first = w.data + static_cast<size_t>(panel) * w.panel_bytes;
   f32 acc[NP][MR];
 #pragma GCC unroll 8
@@ -47,9 +36,9 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
 #pragma GCC unroll 8
       for (int r = 0; r < MR; ++r) {
         if constexpr (kAffine)
-          sum[r] = kNibbles || kByteZero == 0 ? zero_int() : broadcast_int(kByteZero * rows[r].sum[g]);
+          sum[r] = kNibbles || kByteZero == 0 ? zero_int() : broadcast_int(kByteZero * rows[r][g].sum);
         else
-          sum[r] = broadcast_int(-zero_point * rows[r].sum[g]);
+          sum[r] = broadcast_int(-zero_point * rows[r][g].sum);
       }
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
@@ -57,27 +46,26 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
           const bytes packed = load_bytes(line + 64 * j);
           const bytes low = low_nibbles(packed), high = high_nibbles(packed);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], low, four_bytes(rows[r].q + kGroup * g + 8 * j));
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], low, rows[r][g].q + 8 * j);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r)
-            sum[r] = dot4_nibble(sum[r], high, four_bytes(rows[r].q + kGroup * g + 8 * j + 4));
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], high, rows[r][g].q + 8 * j + 4);
         } else {
           const bytes low = load_bytes(line + 128 * j), high = load_bytes(line + 128 * j + 64);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], low, four_bytes(rows[r].q + kGroup * g + 8 * j));
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], low, rows[r][g].q + 8 * j);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], high, four_bytes(rows[r].q + kGroup * g + 8 * j + 4));
+          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], high, rows[r][g].q + 8 * j + 4);
         }
       }
       const uint8_t* constants = line + kQuants;
       const f32 scale = kAffine ? load_f16(constants) : load(reinterpret_cast<const float*>(constants));
 #pragma GCC unroll 8
       for (int r = 0; r < MR; ++r)
-        acc[p][r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r].scale[g])), acc[p][r]);
+        acc[p][r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r][g].scale)), acc[p][r]);
       if constexpr (kAffine) {
         const f32 minimum = load_f16(constants + 32);
 #pragma GCC unroll 8
-        for (int r = 0; r < MR; ++r) acc[p][r] = fma(minimum, broadcast(rows[r].scaled_sum[g]), acc[p][r]);
+        for (int r = 0; r < MR; ++r) acc[p][r] = fma(minimum, broadcast(rows[r][g].scaled_sum), acc[p][r]);
       }
     }
   }

@@ -2,46 +2,37 @@
 // Part of one instruction set's namespace. Row lengths are multiples of 16.
 
 // An activation row:
-//   for q4, q8:  int8 q [k]   scale f32 [k/32]   scale * sum(q) f32 [k/32]   sum(q) i32 [k/32]
+//   for q4, q8:  a QuantisedGroup for each group of 32
 //   for bf16:    bf16 [k] where the instruction set multiplies bf16, else f32 [k]
 //   for f32:     f32 [k]
-struct QuantisedRow {
-  const int8_t* q;
-  const float* scale;
-  const float* scaled_sum;
-  const int32_t* sum;
-};
 
-static inline QuantisedRow quantised_row(const uint8_t* row, int k) {
-  const int groups = k / kGroup;
-  const float* scale = reinterpret_cast<const float*>(row + k);
-  return {reinterpret_cast<const int8_t*>(row), scale, scale + groups,
-          reinterpret_cast<const int32_t*>(scale + 2 * groups)};
-}
+// All that a product needs of a group, side by side: a row is one stream, and a tile holds one address for each row.
+struct QuantisedGroup {
+  int8_t q[kGroup];
+  float scale, scaled_sum;  // scaled_sum = scale * sum
+  int32_t sum, unused;      // sum of q
+};
 
 static size_t activation_stride(WeightKind kind, int k) {
   size_t size = static_cast<size_t>(k) * 4;
-  if (kind == WeightKind::q4 || kind == WeightKind::q8)
-    size = static_cast<size_t>(k) + static_cast<size_t>(k / kGroup) * 12;
+  if (kind == WeightKind::q4 || kind == WeightKind::q8) size = static_cast<size_t>(k / kGroup) * sizeof(QuantisedGroup);
   if (kind == WeightKind::bf16 && kBf16Activations) size = static_cast<size_t>(k) * 2;
   return (size + 63) / 64 * 64;
 }
 
-static void quantise_row(const float* x, int k, uint8_t* row) {
-  const QuantisedRow out = quantised_row(row, k);
+static void quantise_row(const float* x, int k, QuantisedGroup* row) {
   for (int g = 0; g < k / kGroup; ++g) {
     f32 a = load(x + kGroup * g), b = load(x + kGroup * g + 16);
     float largest = reduce_max(max(abs(a), abs(b)));
     float scale = largest / 127.0f;
     f32 inverse = broadcast(largest > 0 ? 127.0f / largest : 0.0f);
     i32 qa = to_int(mul(a, inverse)), qb = to_int(mul(b, inverse));
-    int8_t* q = const_cast<int8_t*>(out.q) + kGroup * g;
-    store_narrow(q, qa);
-    store_narrow(q + 16, qb);
+    store_narrow(row[g].q, qa);
+    store_narrow(row[g].q + 16, qb);
     int32_t sum = reduce_add_int(add_int(qa, qb));
-    const_cast<float*>(out.scale)[g] = scale;
-    const_cast<int32_t*>(out.sum)[g] = sum;
-    const_cast<float*>(out.scaled_sum)[g] = scale * static_cast<float>(sum);
+    row[g].scale = scale;
+    row[g].sum = sum;
+    row[g].scaled_sum = scale * static_cast<float>(sum);
   }
 }
 
@@ -53,7 +44,7 @@ static float mean_square(const float* x, int k) {
 
 static void prepare_plain(WeightKind kind, const float* x, int k, uint8_t* row) {
   if (kind == WeightKind::q4 || kind == WeightKind::q8) {
-    quantise_row(x, k, row);
+    quantise_row(x, k, reinterpret_cast<QuantisedGroup*>(row));
   } else if (kind == WeightKind::bf16 && kBf16Activations) {
     for (int i = 0; i < k; i += 16) store_bf16(row + 2 * i, load(x + i));
   } else {

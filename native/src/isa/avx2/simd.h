@@ -96,8 +96,13 @@ static inline bytes low_nibbles(bytes v) {
 static inline bytes high_nibbles(bytes v) {
   return low_nibbles({_mm256_srli_epi16(v.lo, 4), _mm256_srli_epi16(v.hi, 4)});
 }
-static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
-  __m256i a = _mm256_set1_epi32(activations), ones = _mm256_set1_epi16(1);
+static inline __m256i broadcast_four(const int8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return _mm256_set1_epi32(four);
+}
+static inline i32 dot4_nibble(i32 acc, bytes weights, const int8_t* activations) {
+  __m256i a = broadcast_four(activations), ones = _mm256_set1_epi16(1);
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(_mm256_maddubs_epi16(weights.lo, a), ones)),
           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(_mm256_maddubs_epi16(weights.hi, a), ones))};
 }
@@ -106,8 +111,8 @@ static inline __m256i dot4_signed(__m256i weights, __m256i a) {  // |q - 128| * 
   __m256i products = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
   return _mm256_madd_epi16(products, _mm256_set1_epi16(1));
 }
-static inline i32 dot4_byte(i32 acc, bytes weights, int32_t activations) {
-  __m256i a = _mm256_set1_epi32(activations);
+static inline i32 dot4_byte(i32 acc, bytes weights, const int8_t* activations) {
+  __m256i a = broadcast_four(activations);
   return {_mm256_add_epi32(acc.lo, dot4_signed(weights.lo, a)), _mm256_add_epi32(acc.hi, dot4_signed(weights.hi, a))};
 }
 

@@ -70,12 +70,15 @@ static inline bytes load_bytes_halves(const void* a, const void* b) {
 }
 static inline bytes low_nibbles(bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 static inline bytes high_nibbles(bytes v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
-// acc[lane] += sum over t of unsigned weights[lane][t] * signed activations[t], four bytes in one int
-static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
-  return _mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(activations));
+// acc[lane] += sum over t of unsigned weights[lane][t] * signed activations[t]. The instruction broadcasts them itself,
+// which GCC does not know: it would take an instruction and a register of their own.
+static inline i32 dot4_byte(i32 acc, bytes weights, const int8_t* activations) {
+  const auto& four = *reinterpret_cast<const int8_t (*)[4]>(activations);
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(weights), "m"(four));
+  return acc;
 }
-static inline i32 dot4_byte(i32 acc, bytes weights, int32_t activations) {
-  return _mm512_dpbusd_epi32(acc, weights, _mm512_set1_epi32(activations));
+static inline i32 dot4_nibble(i32 acc, bytes weights, const int8_t* activations) {
+  return dot4_byte(acc, weights, activations);
 }
 
 // The signed bytes in even places of each lane as two words, and those in odd places.

@@ -129,13 +129,11 @@ static inline bytes high_nibbles(bytes v) {
   for (int i = 0; i < 64; ++i) v.lane[i] >>= 4;
   return v;
 }
-static inline i32 dot4_byte(i32 acc, bytes weights, int32_t activations) {
-  int8_t a[4];
-  __builtin_memcpy(a, &activations, 4);
-  OCTAVO_EACH for (int t = 0; t < 4; ++t) acc.lane[i] += weights.lane[4 * i + t] * a[t];
+static inline i32 dot4_byte(i32 acc, bytes weights, const int8_t* activations) {
+  OCTAVO_EACH for (int t = 0; t < 4; ++t) acc.lane[i] += weights.lane[4 * i + t] * activations[t];
   return acc;
 }
-static inline i32 dot4_nibble(i32 acc, bytes weights, int32_t activations) {
+static inline i32 dot4_nibble(i32 acc, bytes weights, const int8_t* activations) {
   return dot4_byte(acc, weights, activations);
 }
 
