@@ -6,12 +6,27 @@
 
 using Tile = float (*)[kMaxRows][kPanel];  // [NP][MR][16]
 
+// What a tile asks for of the weights that come later: all of the panels behind it, or, of 8-bit weights, a few lines
+// with each group, from `offset` bytes behind its own panel on.
+struct Fetch {
+  bool all;
+  int lines;
+  size_t offset;
+};
+
+// What the bytes of a symmetric weight are too large by, times the activations; or what dot4_byte leaves out.
+template <bool kNibbles, bool kAffine>
+static inline i32 first_sum(const QuantisedGroup& x) {
+  if (kAffine) return kNibbles || kByteZero == 0 ? zero_int() : broadcast_int(-x.less_128);
+  if (kNibbles) return broadcast_int(x.less_8);
+  return kByteZero == 0 ? broadcast_int(x.less_128) : zero_int();
+}
+
 template <bool kNibbles, bool kAffine, int MR, int NP>
-static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
+static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
   constexpr int kQuants = kNibbles ? kNibbleBytes : kByteBytes, kRecord = kQuants + kConstantBytes;
   const Weight& w = *a.weight;
   const int groups = w.k / kGroup;
-  const int zero_point = w.zero - (kNibbles ? 0 : kByteZero);
   const QuantisedGroup* rows[MR];
 #pragma GCC unroll 8
   for (int r = 0; r < MR; ++r)
@@ -26,20 +41,17 @@ static void quantised_tile(const MatmulArgs& a, size_t stride, int row, int pane
 #pragma GCC unroll 4
     for (int p = 0; p < NP; ++p) {
       const uint8_t* line = first + static_cast<size_t>(p) * w.panel_bytes + static_cast<size_t>(g) * kRecord;
-      // The next panels come from memory while these are computed. A single row is bound by memory alone: there the
-      // processor's own prefetcher does as well.
-      if constexpr (MR > 1) {
+      // A single row is bound by memory alone: there the processor's own prefetcher does as well.
+      if (MR == kMaxRows && !kNibbles && !fetch.all) {
+        const uint8_t* ahead = first + static_cast<size_t>(p) * w.panel_bytes + fetch.offset;
+        for (int j = 0; j < fetch.lines; ++j) prefetch(ahead + 64 * static_cast<size_t>(fetch.lines * g + j));
+      } else if (MR > 1) {
 #pragma GCC unroll 16
         for (int j = 0; j < kRecord / 64; ++j) prefetch(line + NP * w.panel_bytes + 64 * j);
       }
       i32 sum[MR];
 #pragma GCC unroll 8
-      for (int r = 0; r < MR; ++r) {
-        if constexpr (kAffine)
-          sum[r] = kNibbles || kByteZero == 0 ? zero_int() : broadcast_int(kByteZero * rows[r][g].sum);
-        else
-          sum[r] = broadcast_int(-zero_point * rows[r][g].sum);
-      }
+      for (int r = 0; r < MR; ++r) sum[r] = first_sum<kNibbles, kAffine>(rows[r][g]);
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
         if constexpr (kNibbles) {
@@ -89,7 +101,7 @@ static inline f32 bf16_step(f32 acc, bytes weights, const uint8_t* row, int i) {
 }
 
 template <bool kFloat32, int MR, int NP>
-static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
+static void plain_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
   const Weight& w = *a.weight;
   const uint8_t* first = w.data + static_cast<size_t>(panel) * w.panel_bytes;
   const uint8_t* rows = a.activations + static_cast<size_t>(row) * stride;
@@ -122,58 +134,59 @@ static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, T
 }
 
 template <int MR, int NP>
-static void tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
+static void tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
   const bool affine = a.weight->affine;
   switch (a.weight->kind) {
     case WeightKind::q4:
-      return affine ? quantised_tile<true, true, MR, NP>(a, stride, row, panel, out)
-                    : quantised_tile<true, false, MR, NP>(a, stride, row, panel, out);
+      return affine ? quantised_tile<true, true, MR, NP>(a, fetch, stride, row, panel, out)
+                    : quantised_tile<true, false, MR, NP>(a, fetch, stride, row, panel, out);
     case WeightKind::q8:
-      return affine ? quantised_tile<false, true, MR, NP>(a, stride, row, panel, out)
-                    : quantised_tile<false, false, MR, NP>(a, stride, row, panel, out);
+      return affine ? quantised_tile<false, true, MR, NP>(a, fetch, stride, row, panel, out)
+                    : quantised_tile<false, false, MR, NP>(a, fetch, stride, row, panel, out);
     case WeightKind::bf16:
-      return plain_tile<false, MR, NP>(a, stride, row, panel, out);
+      return plain_tile<false, MR, NP>(a, fetch, stride, row, panel, out);
     case WeightKind::f32:
-      return plain_tile<true, MR, NP>(a, stride, row, panel, out);
+      return plain_tile<true, MR, NP>(a, fetch, stride, row, panel, out);
   }
 }
 
 // `panels` (1 to 4) panels from `panel` on, `MR` rows from `row` on: few rows share a pass over more panels.
 template <int MR>
-static void tiles(const MatmulArgs& a, size_t stride, int row, int panel, int panels, Tile out) {
+static void tiles(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, int panels, Tile out) {
   int done = 0;
   if constexpr (MR == 1) {
-    if (panels == 4) return tile<1, 4>(a, stride, row, panel, out);
+    if (panels == 4) return tile<1, 4>(a, fetch, stride, row, panel, out);
   }
   if constexpr (MR == 2 && kMaxRows > 2) {
-    for (; done + 2 <= panels; done += 2) tile<2, 2>(a, stride, row, panel + done, out + done);
+    for (; done + 2 <= panels; done += 2) tile<2, 2>(a, fetch, stride, row, panel + done, out + done);
   }
-  for (; done < panels; ++done) tile<MR, 1>(a, stride, row, panel + done, out + done);
+  for (; done < panels; ++done) tile<MR, 1>(a, fetch, stride, row, panel + done, out + done);
 }
 
-static void any_tiles(const MatmulArgs& a, size_t stride, int row, int rows, int panel, int panels, Tile out) {
+static void any_tiles(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int rows, int panel, int panels,
+                      Tile out) {
   switch (rows) {
     case 1:
-      return tiles<1>(a, stride, row, panel, panels, out);
+      return tiles<1>(a, fetch, stride, row, panel, panels, out);
     case 2:
-      return tiles<2>(a, stride, row, panel, panels, out);
+      return tiles<2>(a, fetch, stride, row, panel, panels, out);
     case 3:
-      if constexpr (kMaxRows >= 3) return tiles<3>(a, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 3) return tiles<3>(a, fetch, stride, row, panel, panels, out);
       break;
     case 4:
-      if constexpr (kMaxRows >= 4) return tiles<4>(a, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 4) return tiles<4>(a, fetch, stride, row, panel, panels, out);
       break;
     case 5:
-      if constexpr (kMaxRows >= 5) return tiles<5>(a, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 5) return tiles<5>(a, fetch, stride, row, panel, panels, out);
       break;
     case 6:
-      if constexpr (kMaxRows >= 6) return tiles<6>(a, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 6) return tiles<6>(a, fetch, stride, row, panel, panels, out);
       break;
     case 7:
-      if constexpr (kMaxRows >= 7) return tiles<7>(a, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 7) return tiles<7>(a, fetch, stride, row, panel, panels, out);
       break;
     case 8:
-      if constexpr (kMaxRows >= 8) return tiles<8>(a, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 8) return tiles<8>(a, fetch, stride, row, panel, panels, out);
       break;
   }
 }
@@ -199,6 +212,17 @@ static void finish(const MatmulArgs& a, int row, int rows, int panel, int panels
   }
 }
 
+// Where several tiles of rows pass over four panels of bytes, each asks for its share of the four behind: the first
+// would wait for memory if it asked for all, and the others would have nothing to ask for. Of nibbles all is little.
+static Fetch fetch_of(const MatmulArgs& a, int row) {
+  const Weight& w = *a.weight;
+  const int tiles = (a.rows + kMaxRows - 1) / kMaxRows;
+  if (tiles == 1 || w.kind != WeightKind::q8) return {true, 0, 0};
+  const int groups = w.k / kGroup, all = (kByteBytes + kConstantBytes) / 64, lines = (all + tiles - 1) / tiles;
+  const size_t share = static_cast<size_t>(row / kMaxRows * lines * groups) * 64;
+  return {false, share < w.panel_bytes ? lines : 0, 4 * w.panel_bytes + share};
+}
+
 static void matmul(const MatmulArgs& a, int first_panel, int last_panel) {
   const size_t stride = activation_stride(a.weight->kind, a.weight->k);
   alignas(64) float results[4][kMaxRows][kPanel];
@@ -206,7 +230,8 @@ static void matmul(const MatmulArgs& a, int first_panel, int last_panel) {
     const int panels = smaller(4, last_panel - panel);
     for (int row = 0; row < a.rows; row += kMaxRows) {
       const int rows = smaller(kMaxRows, a.rows - row);
-      any_tiles(a, stride, row, rows, panel, panels, results);
+      const Fetch fetch = fetch_of(a, row);
+      any_tiles(a, fetch, stride, row, rows, panel, panels, results);
       finish(a, row, rows, panel, panels, results);
     }
   }

@@ -9,8 +9,8 @@
 // All that a product needs of a group, side by side: a row is one stream, and a tile holds one address for each row.
 struct QuantisedGroup {
   int8_t q[kGroup];
-  float scale, scaled_sum;  // scaled_sum = scale * sum
-  int32_t sum, unused;      // sum of q
+  float scale, scaled_sum;   // scaled_sum = scale * sum
+  int32_t less_8, less_128;  // sum of q, times -8 and -128
 };
 
 static size_t activation_stride(WeightKind kind, int k) {
@@ -31,7 +31,8 @@ static void quantise_row(const float* x, int k, QuantisedGroup* row) {
     store_narrow(row[g].q + 16, qb);
     int32_t sum = reduce_add_int(add_int(qa, qb));
     row[g].scale = scale;
-    row[g].sum = sum;
+    row[g].less_8 = -8 * sum;
+    row[g].less_128 = -128 * sum;
     row[g].scaled_sum = scale * static_cast<float>(sum);
   }
 }
