@@ -17,8 +17,9 @@ static float read_all(const uint8_t* data, size_t size) {
 
 inline constexpr int kSpinPanels = 2, kSpinLength = 16;
 
-// As many sums as a matmul tile has rows, for each of two panels. Weights stay in registers; activations are broadcast
-// from the nearest cache, as in a tile, and change from round to round, so that no product can be kept.
+// As many sums as a matmul tile has rows, for each of two panels: all loops over them are unrolled, or GCC keeps them
+// in memory and finds half the peak. Weights stay in registers; activations are broadcast from the nearest cache, as in
+// a tile, and change from round to round, so that no product can be kept.
 template <class Sum, class Dot>
 static inline void spin(int rounds, Sum (&sums)[kSpinPanels][kMaxRows], const Dot& dot) {
   for (int i = 0; i < rounds; ++i)
@@ -30,21 +31,27 @@ static inline void spin(int rounds, Sum (&sums)[kSpinPanels][kMaxRows], const Do
 
 static float spin_int8(WeightKind kind, int rounds, const bytes (&weights)[kSpinPanels], const int8_t* x) {
   i32 sums[kSpinPanels][kMaxRows];
+#pragma GCC unroll 2
   for (auto& panel : sums)
+#pragma GCC unroll 8
     for (i32& sum : panel) sum = zero_int();
   if (kind == WeightKind::q4)
     spin(rounds, sums, [&](i32 sum, int p, int i) { return dot4_nibble(sum, weights[p], x + 4 * i); });
   else
     spin(rounds, sums, [&](i32 sum, int p, int i) { return dot4_byte(sum, weights[p], x + 4 * i); });
   i32 total = zero_int();
+#pragma GCC unroll 2
   for (const auto& panel : sums)
+#pragma GCC unroll 8
     for (const i32& sum : panel) total = add_int(total, sum);
   return static_cast<float>(reduce_add_int(total));
 }
 
 static float spin_float(WeightKind kind, int rounds, const bytes (&weights)[kSpinPanels], const uint8_t* x) {
   f32 sums[kSpinPanels][kMaxRows];
+#pragma GCC unroll 2
   for (auto& panel : sums)
+#pragma GCC unroll 8
     for (f32& sum : panel) sum = zero();
   if (kind == WeightKind::bf16) {
     spin(rounds, sums, [&](f32 sum, int p, int i) { return bf16_step(sum, weights[p], x, i); });
@@ -54,7 +61,9 @@ static float spin_float(WeightKind kind, int rounds, const bytes (&weights)[kSpi
     spin(rounds, sums, [&](f32 sum, int p, int i) { return fma(lanes[p], broadcast(floats[i]), sum); });
   }
   f32 total = zero();
+#pragma GCC unroll 2
   for (const auto& panel : sums)
+#pragma GCC unroll 8
     for (const f32& sum : panel) total = add(total, sum);
   return reduce_add(total);
 }
