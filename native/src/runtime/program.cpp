@@ -11,7 +11,6 @@
 namespace octavo {
 namespace {
 
-constexpr int kChunkRows = 256;  // rows that go through all layers together: their activations stay in the L2 cache
 constexpr int kLogitRows = 32;   // rows of logits in memory at once
 constexpr int kHeadPanels = 32;  // of logits that are computed at once: whole chunks of the sampler
 static_assert(kHeadPanels * kPanel % kSampleChunk == 0);
@@ -149,8 +148,8 @@ void Program::run(const Step& step, Trace* trace) {
   batch_ = &step.samples;
   int work = 0, next_logit = 0, next_job = 0;
   const int total = static_cast<int>(step.tokens.size());
-  for (int first = 0; first < total; first += kChunkRows) {
-    const int last = std::min(total, first + kChunkRows);
+  for (int first = 0; first < total; first += kernels_.rows_at_once) {
+    const int last = std::min(total, first + kernels_.rows_at_once);
     work = begin_chunk(step, first, last, work);
     if (trace_) mark(Part::check, {});
     const double started = seconds();
