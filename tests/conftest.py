@@ -42,7 +42,17 @@ def default_model() -> Path:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: looking through all of it for garbage, again and again, would be part of tests."""
+    _keep()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _keep()  # a server that ends in this process thaws what was kept
+
+
+def _keep() -> None:
+    """What is there stays: looking through ten thousand tests for garbage, again and again, would be part of each."""
     gc.collect()
     gc.freeze()
 

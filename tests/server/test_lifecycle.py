@@ -1,13 +1,12 @@
 """The life of a server: announce, drain, second signal, dead engine, port taken. Real signals, in this process."""
 
 import asyncio
-import gc
 import json
 import os
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ from octavo.server.lifecycle import CannotListen, is_public, listen, run, serve,
 from tests.server.site import PATIENCE_S, Gate, backend_of, limits_of, parse_events, replica_of, text_of
 
 LONG = {"prompt": "the", "max_tokens": 40, "ignore_eos": True, "stream": True}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def frozen() -> Iterator[None]:
-    """A server that ends thaws what it froze, and with that what the tests of this process did."""
-    yield
-    gc.collect()
-    gc.freeze()
 
 
 class Life:

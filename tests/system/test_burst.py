@@ -79,6 +79,7 @@ def peak_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # when to come back is told from how fast it goes
 def test_a_burst_is_answered_or_told_when_to_come_back(default_model: Path) -> None:
     limits = {"num-blocks": NUM_BLOCKS, "max-model-len": 1024, "max-num-seqs": SEQS, "max-num-queued-reqs": QUEUED}
     arguments = [text for name, value in limits.items() for text in (f"--{name}", str(value))]

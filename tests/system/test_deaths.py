@@ -5,6 +5,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -22,16 +24,21 @@ def child_of(server: Served, word: bytes) -> int:
     return found
 
 
-def stream(server: Served, max_tokens: int) -> openai.Stream:
-    return server.client().completions.create(
-        model=MODEL, prompt="The sea", max_tokens=max_tokens, stream=True, extra_body={"ignore_eos": True}
-    )
+@contextmanager
+def begun(server: Served) -> Iterator[Iterator[object]]:
+    """A long answer, of which something has come."""
+    fields = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
+    with (
+        server.client() as client,
+        client.completions.create(model=MODEL, prompt="The sea", stream=True, **fields) as stream,
+    ):
+        answer = iter(stream)
+        next(answer)
+        yield answer
 
 
 def test_a_killed_engine_ends_streams_and_server(default_model: Path) -> None:
-    with serving(str(default_model), *SMALL) as server:
-        answer = iter(stream(server, 400))
-        next(answer)
+    with serving(str(default_model), *SMALL) as server, begun(server) as answer:
         os.kill(child_of(server, b"engine"), signal.SIGKILL)
         with pytest.raises(openai.APIError, match="SIGKILL"):
             list(answer)
@@ -44,9 +51,8 @@ CHOICE = {"structured_outputs": {"choice": ["yes", "no"]}}
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_server_that_ended_leaves_no_engine_and_no_trial(default_model: Path, number: int) -> None:
-    with serving(str(default_model), *SMALL) as server:
-        next(iter(stream(server, 400)))
-        server.client().completions.create(model=MODEL, prompt="Well?", extra_body=CHOICE)
+    with serving(str(default_model), *SMALL) as server, server.client() as client, begun(server):
+        client.completions.create(model=MODEL, prompt="Well?", extra_body=CHOICE)
         left = [os.pidfd_open(pid) for pid in (child_of(server, b"engine"), child_of(server, b"trial"))]
         server.process.send_signal(number)
         for process in left:

@@ -286,6 +286,7 @@ def test_a_short_soak(default_model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # its objectives are of seconds
 @pytest.mark.timeout(3 * LONG_S)
 def test_twenty_minutes(default_model: Path, tmp_path: Path) -> None:
     samples, last = run(default_model, tmp_path, LONG_S)

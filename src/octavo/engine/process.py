@@ -129,8 +129,6 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
     except ValueError as error:
         log.debug("the engine cannot start", exc_info=True)
         return _give_up(channel, Failed(str(error), refused=True))
-    gc.collect()
-    gc.freeze()  # what was loaded stays: no later collection need look at it
     loop = EngineLoop(replica)
     port.publish(loop.begun())
     channel.send(Ready(replica.facts))
@@ -141,7 +139,6 @@ def _load_and_run(channel: Channel, port: SocketPort, payload: bytes, build: Bui
             loop.run(port)
             loop.settle(SETTLE_S)
     finally:
-        gc.unfreeze()
         replica.backend.close()
     return 0
 
@@ -200,7 +197,14 @@ def run_child(fd: int, build: Build) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the parent blocks them across the start
     sock = socket.socket(fileno=fd)
     threading.Thread(target=_end_with, args=(fd,), name="parent watch", daemon=True).start()
-    return serve_channel(sock, build)
+    return serve_channel(sock, lambda payload, report: _kept(build(payload, report)))
+
+
+def _kept(replica: Replica) -> Replica:
+    """What was loaded stays: no later collection need look at it. For a process that is an engine and nothing else."""
+    gc.collect()
+    gc.freeze()
+    return replica
 
 
 def _end_with(fd: int) -> None:
