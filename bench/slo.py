@@ -142,7 +142,7 @@ def main() -> None:
     names = ("without", "with")
     rounds: dict[str, list[Round]] = {name: [] for name in names}
     with ExitStack() as stack:
-        flags = ((), ("--slo-itl-ms", str(args.itl_ms)))
+        flags = (("--prefill-tokens-beside-decodes", "0"), ("--slo-itl-ms", str(args.itl_ms)))
         servers = [stack.enter_context(serving("--max-model-len", "4096", *more)) for more in flags]
         for number in range(args.rounds):
             for name, server in list(zip(names, servers, strict=True))[:: 1 if number % 2 else -1]:

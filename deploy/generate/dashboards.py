@@ -265,8 +265,8 @@ SCHEDULER = Dashboard(
                 ),
                 Panel(
                     title="Time of a step",
-                    text="How long steps take. Long ones hold up all decodes in them: --max-num-batched-tokens, or an "
-                    "objective (--slo-itl-ms).",
+                    text="How long steps take. Long ones hold up all decodes in them: --prefill-tokens-beside-decodes, "
+                    "or an objective (--slo-itl-ms).",
                     queries=spread("octavo:step_seconds"),
                     unit="s",
                     kind=Kind.HEAT,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import logging
 import math
 import os
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.config.checks import SPECULATIVE_KEYS, parse_fault
+from octavo.config.checks import parse_fault
 from octavo.config.extras import load_extra
 from octavo.config.logs import say
 from octavo.config.pooler import read_pooler
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from octavo.core.ports import Backend, Guide
     from octavo.core.structured import StructuredOutput
     from octavo.core.tiers import Tier
-    from octavo.core.types import Limits, Speculation
     from octavo.engine.client import EngineClient, EngineFacts
     from octavo.engine.compilations import Compile
     from octavo.engine.dumps import Dumps
@@ -193,6 +191,7 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     from octavo.control.governor import governor_for
     from octavo.core.scheduler import Scheduler
     from octavo.engine.faults import delay_load, with_fault
+    from octavo.engine.limits import limits_of
     from octavo.engine.loop import Replica
     from octavo.engine.recorder import RecordedScheduler
 
@@ -206,7 +205,7 @@ def build_replica(config: Config, checkpoint: Checkpoint, report: Report) -> Rep
     plan = _memory_plan(config, checkpoint, loaded, memory)
     report("reserving the KV cache")
     backend = _with_cache(loaded, plan)
-    limits = _limits(config, checkpoint, plan)
+    limits = limits_of(config, checkpoint, plan, backend.capacity().busy_tokens)
     facts = _facts(config, checkpoint, loaded, plan, backend)
     below = _lower_tier(config, checkpoint, backend, facts) if config.cache.kv_offload_bytes else None
     if below is not None:
@@ -345,6 +344,7 @@ def _format_of(config: Config, checkpoint: Checkpoint, facts: EngineFacts) -> by
 
 
 def _memory_plan(config: Config, checkpoint: Checkpoint, loaded: _Loaded, memory: tuple[int, str]) -> MemoryPlan:
+    from octavo.engine.limits import longest_chunk
     from octavo.engine.memory import Demand, plan_memory
     from octavo.models.layer_groups import layer_groups
 
@@ -362,51 +362,11 @@ def _memory_plan(config: Config, checkpoint: Checkpoint, loaded: _Loaded, memory
             max_num_seqs=config.scheduler.max_num_seqs,
             block_size=cache.block_size,
             windows=layer_groups(checkpoint.spec).windows,
-            longest_chunk=_longest_chunk(config),
+            longest_chunk=longest_chunk(config),
             num_blocks=cache.num_blocks,
             kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
         )
     )
-
-
-def _longest_chunk(config: Config) -> int:
-    scheduler = config.scheduler
-    threshold = scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
-    return min(threshold, scheduler.max_num_batched_tokens)
-
-
-def _limits(config: Config, checkpoint: Checkpoint, plan: MemoryPlan) -> Limits:
-    from octavo.core.types import Limits
-    from octavo.models.layer_groups import layer_groups
-
-    scheduler = config.scheduler
-    return Limits(
-        num_blocks=plan.num_blocks,
-        block_size=config.cache.block_size,
-        vocab_size=checkpoint.spec.vocab_size,
-        max_model_len=plan.max_model_len,
-        max_num_seqs=scheduler.max_num_seqs,
-        max_num_batched_tokens=scheduler.max_num_batched_tokens,
-        enable_prefix_caching=config.cache.enable_prefix_caching,
-        prefix_match_unit=config.cache.prefix_match_unit,
-        max_num_partial_prefills=scheduler.max_num_partial_prefills,
-        long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
-        block_manager=scheduler.block_manager,
-        scheduling_policy=scheduler.scheduling_policy,
-        eviction_policy=config.cache.eviction_policy,
-        max_num_queued_reqs=config.queue.max_num_queued_reqs,
-        max_num_queued_tokens=config.queue.max_num_queued_tokens,
-        eos_token_ids=checkpoint.vocabulary.eos_token_ids,
-        windows=layer_groups(checkpoint.spec).windows,
-        speculation=_speculation(scheduler.speculative_config),
-    )
-
-
-def _speculation(text: str | None) -> Speculation | None:
-    from octavo.core.types import Speculation
-
-    asked = {} if text is None else json.loads(text)
-    return Speculation(**{key: asked[key] for key in SPECULATIVE_KEYS if key in asked}) if asked else None
 
 
 def _facts(config: Config, checkpoint: Checkpoint, loaded: _Loaded, plan: MemoryPlan, backend: Backend) -> EngineFacts:
@@ -588,7 +548,10 @@ def _offline_config(model: str | Path | None, options: dict[str, Any]) -> Config
     given = {name: value for name, value in options.items() if value is not None}
     config = from_keywords(**given) if model is None else from_keywords(model=str(model), **given)
     unlimited = QueueConfig(max_num_queued_reqs=0, max_num_queued_tokens=0)  # whoever calls waits anyway
-    return dataclasses.replace(config, queue=unlimited)
+    scheduler = config.scheduler
+    if scheduler.prefill_tokens_beside_decodes is None:
+        scheduler = dataclasses.replace(scheduler, prefill_tokens_beside_decodes=0)
+    return dataclasses.replace(config, queue=unlimited, scheduler=scheduler)
 
 
 def open_model(config: Config) -> Checkpoint:

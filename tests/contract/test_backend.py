@@ -77,6 +77,7 @@ def test_capacity_is_what_it_was_built_with_and_stays(backend: Backend):
         vocab_size=TINY_VOCAB_SIZE,
         max_model_len=MAX_MODEL_LEN,
         hidden_size=backend.capacity().hidden_size,
+        busy_tokens=backend.capacity().busy_tokens,
     )
     assert isinstance(backend, Backend)
     assert backend.capacity() == expected

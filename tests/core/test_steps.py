@@ -8,6 +8,7 @@ import pytest
 
 from octavo.core.events import Admitted, Generated, Stepped
 from octavo.core.plan import StepPlan, StepResult
+from octavo.core.policies import FOR_EACH_DECODE, beside_decodes
 from octavo.core.scheduler import MAX_PASSED
 from octavo.core.types import FinishReason
 from tests.core.replica import Replica, alone, limits, request
@@ -34,6 +35,28 @@ def test_decodes_come_first_and_prefills_get_the_rest() -> None:
     assert shape(replica.step()) == [("a", 1), ("b", 7)]
     assert shape(replica.step()) == [("a", 1), ("b", 6)]
     assert shape(replica.step()) == [("a", 1), ("b", 1)]
+    replica.run()
+
+
+def test_prompts_take_a_part_of_the_steps_in_which_others_wait_for_a_next_token() -> None:
+    replica = Replica(limits(max_num_batched_tokens=16, prefill_tokens_beside_decodes=5))
+    replica.submit(request("a", [1] * 12, max_tokens=3))
+    assert shape(replica.step()) == [("a", 12)], "nobody decodes"
+    replica.submit(request("b", [2] * 12), request("c", [3] * 5))
+    assert shape(replica.step()) == [("a", 1), ("b", 5)], "c fits no more"
+    assert shape(replica.step()) == [("a", 1), ("b", 5)]
+    assert shape(replica.step()) == [("b", 2), ("c", 5)], "nobody decodes any more"
+    replica.run()
+
+
+def test_a_part_that_grows_with_the_decodes_in_the_step() -> None:
+    replica = Replica(limits(num_blocks=40, max_num_batched_tokens=16, prefill_tokens_beside_decodes=3))
+    replica.submit(*[request(f"d{i}", [i], max_tokens=9) for i in range(2)])
+    replica.step()
+    replica.submit(request("p", [3] * 30))
+    assert shape(replica.step()) == [("d0", 1), ("d1", 1), ("p", 2 * FOR_EACH_DECODE)]
+    assert beside_decodes(6, 2, 3) == 6, "never more than the step has"
+    assert beside_decodes(600, 200, 0) == 600, "nor less, without a limit"
     replica.run()
 
 

@@ -36,6 +36,7 @@ def draw_limits(draw: st.DrawFn) -> Limits:
         max_model_len=draw(st.one_of(st.integers(2, 20), st.integers(12, 20))),
         max_num_seqs=draw(st.one_of(st.integers(1, 6), st.integers(3, 6))),
         max_num_batched_tokens=draw(st.integers(1, 8)),
+        prefill_tokens_beside_decodes=draw(st.sampled_from([0, 0, 1, 3])),
         enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
         prefix_match_unit=draw(st.integers(1, 4)),
         max_num_partial_prefills=draw(st.integers(1, 2)),

@@ -140,7 +140,7 @@ def test_each_check_has_the_number_and_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("p50", "remedy"), [(0.02, "lower --max-num-batched-tokens"), (0.2, "fewer --max-num-seqs, more cores")]
+    ("p50", "remedy"), [(0.02, "lower --prefill-tokens-beside-decodes"), (0.2, "fewer --max-num-seqs, more cores")]
 )
 def test_the_remedy_for_slow_tokens_depends_on_which_are_slow(facts: Facts, p50: float, remedy: str) -> None:
     gaps = {**GAPS, "p50": p50, "p99": 0.3}

@@ -210,6 +210,13 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = option(
         0, help="a prompt chunk is never longer than this in one step; 0: no such limit", unit="tokens", at_least=0
     )
+    prefill_tokens_beside_decodes: int | None = option(
+        None,
+        help="of prompts, in a step whose decodes wait for that; or 4 for each decode if that is more; 0: what fits",
+        unit="tokens",
+        at_least=0,
+        none_means="what keeps the machine busy (CPU: 64); 0 offline, and with slo_itl_ms, which says it instead",
+    )
     block_manager: str = option(
         "v2",
         help="room that a newcomer must find: v1, for its first chunk; v2, for its prompt and its expected answer",
@@ -558,13 +565,9 @@ def _shown(about: Option, value: Any) -> str:
     return "***" if about.secret else repr(value)
 
 
-def _all_text(items: Iterable[Any]) -> bool:
-    return all(isinstance(item, str) for item in items)
-
-
 def _has_type(kind: type, value: Any) -> bool:
     if kind is tuple:
-        return isinstance(value, tuple) and _all_text(cast(Iterable[Any], value))
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in cast(Iterable[Any], value))
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
@@ -587,12 +590,8 @@ def describe(setting: Setting) -> str:
     """What values are allowed, in words: `a whole number from 0 up to 65535`."""
     about = setting.option
     listed = about.choices or tuple(map(str, about.allowed))
-    words = _either(listed) if listed else _bounds(_NOUNS[setting.kind], about)
+    words = f"{', '.join(listed[:-1])} or {listed[-1]}" if listed else _bounds(_NOUNS[setting.kind], about)
     return words + (" (or auto)" if setting.optional else "")
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _bounds(noun: str, about: Option) -> str:

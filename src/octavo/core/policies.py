@@ -64,6 +64,20 @@ def share(num_left: int, num_tokens: int, others_wait: bool) -> int:
     return (num_tokens + 1) // 2
 
 
+FOR_EACH_DECODE = 4
+"""Prompt tokens that a step may have for each decode in it, where many decodes make it long anyhow."""
+
+
+def beside_decodes(num_tokens: int, num_decodes: int, least: int) -> int:
+    """What of the `num_tokens` that a step has left is for prompts: each decode in it waits until they are computed.
+
+    `least`, or FOR_EACH_DECODE if that is more; all where `least` is 0, and where there are no decodes.
+    """
+    if not least or not num_decodes:
+        return num_tokens
+    return min(num_tokens, max(least, FOR_EACH_DECODE * num_decodes))
+
+
 CHUNKS: Mapping[str, Chunk] = {"share": share, "fill": fill}
 """How many of a prompt's `num_left` tokens to compute where the step has room for `num_tokens` more."""
 

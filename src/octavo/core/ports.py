@@ -18,6 +18,8 @@ class Capacity:
     max_model_len: int
     hidden_size: int
     """Numbers in a token's hidden state, and so in an embedding."""
+    busy_tokens: int = 0
+    """A step with so many tokens keeps the machine busy: with more, none of them is cheaper. 0: not known."""
 
 
 @runtime_checkable

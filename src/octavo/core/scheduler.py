@@ -35,7 +35,7 @@ from octavo.core.eviction import EVICTIONS
 from octavo.core.gauges import load_of, stepped
 from octavo.core.hashing import HASHES, BlockHash
 from octavo.core.plan import BlockCopy, ScoredToken, StepPlan, StepResult, Work, WorkResult, check_result
-from octavo.core.policies import CHUNKS, RANKS, VICTIMS, named, spared
+from octavo.core.policies import CHUNKS, RANKS, VICTIMS, beside_decodes, named, spared
 from octavo.core.ports import Guide
 from octavo.core.reception import Reception, queued
 from octavo.core.request import ChoiceState, Request
@@ -195,6 +195,8 @@ class Scheduler:
         budget = StepBudget(tokens=self.limits.max_num_batched_tokens, most_seqs=self._most_seqs)
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
+        least = self.limits.prefill_tokens_beside_decodes
+        budget.tokens = beside_decodes(budget.tokens, num_decodes, least)
         if self.throttled is not None:
             budget.tokens = self.throttled.tokens_left(budget.tokens, num_decodes, self.limits.block_size)
         self._grant_prefills(prefills, budget, now)

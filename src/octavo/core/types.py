@@ -76,6 +76,8 @@ class Limits:
     """Choices running in one step."""
     max_num_batched_tokens: int = 2048
     """Tokens computed in one step, over all choices."""
+    prefill_tokens_beside_decodes: int = 0
+    """Of those, the tokens of prompts in a step with decodes, if these are few (`policies.beside_decodes`); 0: all."""
     enable_prefix_caching: bool = True
     prefix_match_unit: int = 4
     """A cached block may be hit in part, by so many tokens or a multiple; from the block size on only as a whole."""
@@ -120,6 +122,7 @@ _LOWEST_LIMITS = {
     "max_num_partial_prefills": 1,
     "prefix_match_unit": 1,
     "long_prefill_token_threshold": 0,
+    "prefill_tokens_beside_decodes": 0,
     "max_num_queued_reqs": 0,
     "max_num_queued_tokens": 0,
 }

@@ -196,7 +196,7 @@ def check_token_budget(facts: Facts) -> Finding:
     if p50 > (target_s or math.inf):
         remedy = "steps without prompts are too slow already: fewer --max-num-seqs, more cores, or smaller weights"
     else:
-        remedy = "chunks of prompts are too long: lower --max-num-batched-tokens or --long-prefill-token-threshold"
+        remedy = "chunks of prompts are too long: lower --prefill-tokens-beside-decodes, or --max-num-batched-tokens"
     return Finding(State.WARNING, text + wanted, (remedy,))
 
 

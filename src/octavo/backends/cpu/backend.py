@@ -17,6 +17,9 @@ from octavo.backends.cpu.tracing import kernel_spans, measure_rates
 from octavo.core.plan import StepPlan, StepResult
 from octavo.core.ports import Capacity, KernelSpan, MachineRates
 
+BUSY_TOKENS = 64
+"""From some 50 rows on products take as long for each of them, however many there are."""
+
 Ints = NDArray[np.int32]
 
 
@@ -42,6 +45,7 @@ class CpuBackend:
             vocab_size=model.spec.vocab_size,
             max_model_len=max_model_len,
             hidden_size=model.spec.hidden_size,
+            busy_tokens=BUSY_TOKENS,
         )
         self._samples = SamplePacker()
         self._tables: dict[tuple[str, int], tuple[tuple[int, ...], Ints]] = {}
