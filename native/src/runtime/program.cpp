@@ -21,6 +21,17 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
 size_t logit_stride(const Weight& w) { return static_cast<size_t>(num_panels(w)) * kPanel; }
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// From one layer's `size` bytes to the next one's. A huge page is cleared when it is first written to, and blocks are
+// first used in their order: if layers began at the same place of a page, one step would clear a page for each of them.
+// A small cache is left dense, since there the gaps would count.
+size_t layer_stride(size_t size, int layers) {
+  if (size < 16 * kHugePage) return size;
+  const size_t apart = kHugePage / static_cast<size_t>(layers) / 4096 * 4096;
+  return size + (apart - size) % kHugePage;
+}
+
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("malformed step: " + what); }
 
 }  // namespace
@@ -79,7 +90,7 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
     throw std::invalid_argument("an int8 KV cache needs a head_dim of " + std::to_string(kMaxInt8Dim) +
                                 " or less, got " + std::to_string(shape_.head_dim));
   layout_ = kv_layout(type, block_size, shape_.kv_heads, shape_.head_dim);
-  layer_bytes_ = layout_.block_bytes * static_cast<size_t>(num_blocks);
+  layer_bytes_ = layer_stride(layout_.block_bytes * static_cast<size_t>(num_blocks), layers_per_group_);
   num_blocks_ = num_blocks;
   kv_ = std::make_unique<KvMemory>(layer_bytes_ * static_cast<size_t>(layers_per_group_));
 }
