@@ -7,7 +7,7 @@ from octavo.core.budget import Later
 from octavo.core.drafts import Hopes
 from octavo.core.hashing import KeyChain
 from octavo.core.lease import Lease
-from octavo.core.plan import BlockCopy, HiddenSum, Sample, ScoredToken, Work
+from octavo.core.plan import BlockCopy, HiddenSum, Sample, ScoredToken, Work, decode, plain_sample
 from octavo.core.ports import Guide
 from octavo.core.request import ChoiceState, Move, Request, after
 from octavo.core.sampling import SamplingParams
@@ -195,7 +195,7 @@ class Choice:
             return self._add_up(start, end)
         if end == len(tokens) and self.granted == self.width == 1:  # a decode: nearly every work, so nothing in its way
             samples = (self._sample(self.index),)
-            return Work(self.request_id, self.index, start, (tokens[start],), self.lease.table, samples)
+            return decode(self.request_id, self.index, start, (tokens[start],), self.lease.table, samples)
         if self.draft:
             return self._check_draft()
         chunk = tuple(tokens[start:end])
@@ -276,7 +276,7 @@ class Choice:
         if self.params.bad_words_token_ids:
             banned = (*banned, *self._last_of_bad(ahead))
         if self._plain:
-            return Sample(self.params, self._seed, index, num_generated, banned)
+            return plain_sample(self.params, self._seed, index, num_generated, banned)
         prompt = self.request.prompt if self.params.repetition_penalty != 1 else ()
         generated = (*self.tokens[self.prompt_len :], *ahead) if self.params.penalised else ()
         mask = None if self.guide is None else self.guide.mask(() if early else self._banned)

@@ -1,6 +1,10 @@
-"""Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs read these, nothing else."""
+"""Facts: what happened, once, as values. Streams, metrics, traces, the live page and logs read these, nothing else.
+
+What is told for each token or block is a NamedTuple, as in plan.py. Every event has its fields in `__match_args__`.
+"""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from octavo.core.misses import Miss
 from octavo.core.plan import ScoredToken
@@ -81,8 +85,7 @@ class PromptScored:
     scored: tuple[ScoredToken, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(NamedTuple):
     """Tokens of one choice in one step, in order."""
 
     request_id: RequestId
@@ -156,8 +159,7 @@ class Finished:
     """Why, in a word. `nothing_allowed` and `structured_outputs` are the request's own doing."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockStored:
+class BlockStored(NamedTuple):
     """A full block became visible to other requests under this key."""
 
     time_s: float
@@ -166,8 +168,7 @@ class BlockStored:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class BlockEvicted:
+class BlockEvicted(NamedTuple):
     time_s: float
     key: bytes
 

@@ -439,37 +439,39 @@ class Scheduler:
         self._check_flight(plan)
         check_result(plan, result)
         self.in_flight = None
+        drafting = self._drafting
         for choice, work, outcome in zip(self._flight, plan.work, result.results, strict=True):
-            choice.granted = 0
+            num_tokens, choice.granted = choice.granted, 0
             if choice.state is not RUNNING:
                 continue
-            if work.num_drafted and self._drafting is not None:
-                self._keep_foreseen(self._drafting, choice, outcome, now)
+            if drafting is not None and work.num_drafted:
+                self._keep_foreseen(drafting, choice, outcome, now)
                 continue
             if outcome.error is not None:
                 self._endings.end_request(choice.request_id, FinishReason.ERROR, now, outcome.error, outcome.code)
                 continue
-            num_tokens = len(work.tokens)
             choice.computed += num_tokens
             if choice.computed >= choice.next_full:
                 self._publish(choice)
-            if num_tokens > 1 or not work.samples:
+            num_samples = len(work.samples)
+            if num_tokens > 1 or not num_samples:
                 self._events.append(Computed(choice.request_id, choice.index, now, num_tokens, choice.num_left))
             if work.targets:
                 choice.noted = work.start + len(work.targets)
                 self._events.append(PromptScored(choice.request_id, now, outcome.scored))
-            if work.samples:
+            if num_samples:
                 if choice.beams is not None:
                     self._search(choice.beams, choice, outcome.sampled[0], now)
-                elif len(work.samples) == 1:
+                elif num_samples == 1:
                     self._append(choice, outcome.sampled, now)
                 else:
                     self._fork(choice, work, outcome, now)
             elif outcome.hidden_sum is not None:
                 self._note_sum(choice, outcome.hidden_sum, now)
-        if self._drafting is not None:
-            self._drafting.end(plan.num_tokens, now)
-        return self._land(plan.num_tokens, result.timings_s, now)
+        num_tokens = plan.num_tokens
+        if drafting is not None:
+            drafting.end(num_tokens, now)
+        return self._land(num_tokens, result.timings_s, now)
 
     def fail(self, plan: StepPlan, message: str, now: float) -> tuple[Event, ...]:
         """Ends the requests of a failed step with ERROR and frees their blocks; none of what it wrote is published."""

@@ -7,8 +7,7 @@ after that only the ticket travels. Plain generated tokens, by far the most comm
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -37,7 +36,7 @@ from octavo.core.events import (
     Tiered,
 )
 from octavo.core.misses import Miss, MissReason
-from octavo.core.plan import ScoredToken
+from octavo.core.plan import ScoredToken, bare
 from octavo.core.request import Request
 from octavo.core.types import FinishReason, RequestId
 from octavo.core.waits import Waited
@@ -206,7 +205,7 @@ class Deframer:
 # by the event's fields in order, without its time, with the ticket for the request id, and scored tokens as tuples.
 
 _TOKENS = 0
-_KINDS: dict[type, int] = {
+_KINDS: dict[Any, int] = {
     Queued: 1,
     Refused: 2,
     Admitted: 3,
@@ -230,19 +229,15 @@ _KINDS: dict[type, int] = {
 _CLASSES = {kind: cls for cls, kind in _KINDS.items()}
 
 
-def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(cls))
-
-
-def _getter(cls: type) -> Callable[[Any], tuple[Any, ...]]:
-    names = [name for name in _field_names(cls) if name not in ("time_s", "request_id")]
+def _getter(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
+    names = [name for name in cls.__match_args__ if name not in ("time_s", "request_id")]
     get = attrgetter(*names)
     return get if len(names) > 1 else lambda event: (get(event),)
 
 
 _FIELDS = {cls: _getter(cls) for cls in _KINDS}
-_OF_REQUEST = {cls for cls in _KINDS if "request_id" in _field_names(cls)}
-_TIME_AT = {cls: _field_names(cls).index("time_s") for cls in _KINDS}
+_OF_REQUEST = {cls for cls in _KINDS if "request_id" in cls.__match_args__}
+_TIME_AT = {cls: cls.__match_args__.index("time_s") for cls in _KINDS}
 _NO_TICKET = 0
 
 
@@ -337,13 +332,7 @@ def _read_tokens(item: Sequence[int], time_s: float, names: Mapping[int, Request
     for at in range(1, len(item), 3):
         request_id = names.get(item[at])
         if request_id is not None:
-            events.append(Generated(request_id, item[at + 1], time_s, _plain(item[at + 2])))
-
-
-@lru_cache(1 << 14)
-def _plain(token: int) -> tuple[ScoredToken]:
-    """A token that nothing more is known of. It is a value: who says the same word shares it."""
-    return (ScoredToken(token),)
+            events.append(Generated(request_id, item[at + 1], time_s, bare(item[at + 2])))
 
 
 def _read_item(item: Sequence[Any], time_s: float, names: Mapping[int, RequestId], events: list[Event]) -> None:

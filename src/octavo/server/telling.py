@@ -285,7 +285,7 @@ def blocks_told(state: events.Stepped | Load) -> BlocksTold:
 
 def _fields(event: Event) -> dict[str, Any]:
     """The event's own fields under the names that are told; those that are not told are left out below."""
-    return {_NAMES.get(name, name): getattr(event, name) for name in event.__dataclass_fields__}
+    return {_NAMES.get(name, name): getattr(event, name) for name in event.__match_args__}
 
 
 _NAMES = {
