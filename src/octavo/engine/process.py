@@ -1,7 +1,6 @@
 """The engine's side of the boundary: load, say so, turn the loop, and never outlive whoever started it."""
 
 import contextlib
-import gc
 import logging
 import os
 import select
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from octavo.core.events import Event
 from octavo.engine.channel import Channel
 from octavo.engine.clock import now
+from octavo.engine.heap import settle
 from octavo.engine.loop import EngineLoop, Order, Question, Replica, Withdraw
 from octavo.engine.wire import (
     Asked,
@@ -201,9 +201,8 @@ def run_child(fd: int, build: Build) -> int:
 
 
 def _kept(replica: Replica) -> Replica:
-    """What was loaded stays: no later collection need look at it. For a process that is an engine and nothing else."""
-    gc.collect()
-    gc.freeze()
+    """For a process that is an engine and nothing else: another one's garbage is not an engine's business."""
+    settle()
     return replica
 
 

@@ -4,11 +4,9 @@ The engine's own loop turns, over a port that hands it requests and a backend th
 """
 
 import argparse
-import gc
 import json
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from octavo.core.ports import Capacity, MachineRates, Traceable
 from octavo.core.request import Request
 from octavo.core.sampling import SamplingParams
 from octavo.engine.clock import now
+from octavo.engine.heap import settled
 from octavo.engine.loop import EngineLoop, Replica
 from octavo.tools.chrome_trace import chrome_trace
 from octavo.tools.roofline import Profile, lines, summarise
@@ -122,7 +121,7 @@ def _run(
         prompts = [tuple(rng.randrange(vocab) for _ in range(length)) for _ in range(batch)]
         return Feed([_request(f"{name}-{i}", ids, max_tokens) for i, ids in enumerate(prompts)], watch, wanted)
 
-    with _quiet():
+    with settled():
         try:
             loop.run(feed("warm", prompt_len, 2, None))
             prompts = feed("prompt", prompt_len, 1, None)
@@ -137,17 +136,6 @@ def _run(
 def _request(name: str, prompt: tuple[int, ...], max_tokens: int) -> Request:
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     return Request(request_id=name, prompt=prompt, params=params, arrival_s=now())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """As in an engine process: what was loaded is no business of the garbage collector."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------
