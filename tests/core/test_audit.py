@@ -145,6 +145,10 @@ def claim_for_ever(scheduler: Scheduler) -> None:
     scheduler.cache.claims.by_key[b"key"] = scheduler.roster.running[0]
 
 
+def remember_what_never_was(scheduler: Scheduler) -> None:
+    scheduler.roster.waiting[0].chain.found = scheduler.cache.index.entries()[:1]
+
+
 def pin_what_cannot_be_hit(scheduler: Scheduler) -> None:
     lease = scheduler.cache.new_lease()
     assert lease.append_slots(1) == ()
@@ -222,6 +226,7 @@ BREAKS: list[tuple[str, Callable[[Scheduler], None]]] = [
     ("beams_keep_step", mistake_a_beam),
     ("beams_keep_step", wait_without_candidates),
     ("claims_are_live", claim_for_ever),
+    ("what_was_found_is_there", remember_what_never_was),
     ("pins_leave_room", pin_what_cannot_be_hit),
     ("pins_leave_room", accept_who_has_no_room_beside_a_pin),
     ("tier_adds_up", miscount_the_tier),

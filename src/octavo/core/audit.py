@@ -289,6 +289,15 @@ def claims_are_live(scheduler: Scheduler) -> Iterator[str]:
             yield f"{_name(choice)} is {choice.state} and still claims a block"
 
 
+def what_was_found_is_there(scheduler: Scheduler) -> Iterator[str]:
+    """Who waits finds what it would find if it had never looked before."""
+    index = scheduler.cache.index
+    for choice in scheduler.roster.waiting:
+        found, anew = index.match(choice.chain), index.match(choice.chain.fork())
+        if found != anew:
+            yield f"{_name(choice)} finds {len(found)} blocks, and {len(anew)} others if it looks anew"
+
+
 def pins_leave_room(scheduler: Scheduler) -> Iterator[str]:
     """What is pinned can be hit, and whoever was accepted could finish alone beside it."""
     cache = scheduler.cache
@@ -358,6 +367,7 @@ LAWS: tuple[Law, ...] = (
     what_is_owed_is_computed,
     beams_keep_step,
     claims_are_live,
+    what_was_found_is_there,
     pins_leave_room,
     tier_adds_up,
     waits_are_timed,

@@ -6,6 +6,7 @@ nothing waits for what cannot come. OK and LATER are decided by a StepBudget, wh
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo.core.beams import num_candidates
 from octavo.core.groups import KvGroups
@@ -14,8 +15,7 @@ from octavo.core.sampling import MAX_LOGPROBS, ParameterError, SamplingParams, c
 from octavo.core.types import Limits, TokenId
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What a waiting choice asks of a step."""
 
     num_left: int
@@ -35,8 +35,7 @@ class Admission:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(NamedTuple):
     """LATER: others hold what it needs, and will give it back."""
 
     resource: str

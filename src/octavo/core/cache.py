@@ -1,7 +1,8 @@
 """KvCache: the blocks of one replica, what is in them, and who may share it. The scheduler decides; this knows."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from octavo.core.choice import Choice
 from octavo.core.claims import Claims
@@ -19,8 +20,7 @@ from octavo.core.tiers import Room, Tier, swap_pays
 from octavo.core.types import NO_BLOCK, BlockId, Limits, RequestId, TokenId
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """Cached blocks that hold the first `num_tokens` tokens of a sequence.
 
         whole    [ b0 ][ b1 ]            hold exactly its tokens
@@ -116,10 +116,16 @@ class KvCache:
         return (self._enabled or bool(choice.chain.keys)) and not choice.owes_positions
 
     def look_up(self, choice: Choice) -> Hit:
-        """The longest hit for all that it knows. Keys are hashed once and kept; the cache itself does not change."""
+        """The longest hit for all that it knows. Its keys are hashed once and kept, and what they led to, too; the
+        cache itself does not change.
+        """
         if self._enabled:
             choice.chain.extend(choice.tokens)
-        return self.find(choice.chain, choice.tokens) if self.reads(choice) else NO_HIT
+        if not self.reads(choice):
+            return NO_HIT
+        hit = self.find(choice.chain, choice.tokens)
+        choice.chain.found = hit.whole
+        return hit
 
     def find(self, chain: KeyChain, tokens: Sequence[TokenId]) -> Hit:
         """The longest hit for `tokens`, of which `chain` has the keys; never all of them. Pure."""
@@ -219,6 +225,7 @@ class KvCache:
         if self._enabled:
             self.history.note_namespace(choice.request.tenant, choice.chain.under(0))
         choice.next_full = self._next_full(hit.num_tokens)
+        choice.chain.found = ()
         if hit.loads:
             self._load(choice, hit)
         else:

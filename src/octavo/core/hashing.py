@@ -13,8 +13,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from octavo.core.types import TokenId
+
+if TYPE_CHECKING:
+    from octavo.core.prefix import CachedBlock
 
 Digest = Callable[[bytes], bytes]
 BlockMessage = Callable[[bytes, tuple[TokenId, ...]], bytes]
@@ -114,7 +118,7 @@ class KeyChain:
         keys        key 0     key 1           key k-1
     """
 
-    __slots__ = ("_block_hash", "_block_size", "_message", "_root", "keys", "pieces")
+    __slots__ = ("_block_hash", "_block_size", "_message", "_root", "found", "keys", "pieces")
 
     def __init__(self, block_hash: BlockHash, root: bytes, block_size: int) -> None:
         self._block_hash = block_hash
@@ -123,6 +127,8 @@ class KeyChain:
         self._message = block_hash.encoding.blocks_of(block_size)
         self.keys: list[bytes] = []
         self.pieces: list[tuple[TokenId, ...]] = []
+        self.found: Sequence[CachedBlock] = ()
+        """What its first keys led to, when they were last looked up: it need not be compared again."""
 
     def extend(self, tokens: Sequence[TokenId]) -> None:
         """Hashes the full blocks of `tokens` that are not hashed yet; `tokens` continues what was given before."""

@@ -4,8 +4,10 @@ A hit is believed only after its tokens were compared, block by block back to th
 keys collide can never get each other's KV, whatever the hash.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from octavo.core.groups import KvGroups
 from octavo.core.hashing import KeyChain
@@ -31,8 +33,7 @@ class CachedBlock:
     """Blocks before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexChange:
+class IndexChange(NamedTuple):
     """`entry` became findable (`stored`), or no longer is."""
 
     entry: CachedBlock
@@ -52,8 +53,8 @@ def same_prefix(a: CachedBlock | None, b: CachedBlock | None) -> bool:
 
 def longest_run(
     find: Callable[[bytes], CachedBlock | None],
-    keys: Sequence[bytes],
-    pieces: Sequence[Piece],
+    keys: Iterable[bytes],
+    pieces: Iterable[Piece],
     last: CachedBlock | None,
 ) -> list[CachedBlock]:
     """The contents that continue `last`, one key after the other, as long as each is found and has just these tokens.
@@ -111,7 +112,7 @@ class PrefixIndex:
         keys = chain.keys if at_most is None else chain.keys[:at_most]
         if not self._full:
             return self._match_windows(keys, chain.pieces)
-        run = self._full_run(keys, chain.pieces)
+        run = self._full_run(keys, chain.pieces, chain.found[:at_most])
         return tuple(run[: self._covered(run, len(run))] if self._windowed else run)
 
     def nearest(
@@ -172,9 +173,20 @@ class PrefixIndex:
 
     # ---- matching ----
 
-    def _full_run(self, keys: Sequence[bytes], pieces: Sequence[Piece]) -> list[CachedBlock]:
-        """The longest run from the first block on of which every group with full attention has all blocks."""
-        run = longest_run(self._by_key.get, keys, pieces, None)
+    def _full_run(
+        self, keys: Sequence[bytes], pieces: Sequence[Piece], known: Sequence[CachedBlock]
+    ) -> list[CachedBlock]:
+        """The longest run from the first block on of which every group with full attention has all blocks.
+
+        It begins with what is still there of `known`, an earlier run: contents never change.
+        """
+        run: list[CachedBlock] = []
+        for entry in known:
+            if entry.blocks[self._full[0]] == NO_BLOCK:
+                break
+            run.append(entry)
+        rest, last = len(run), run[-1] if run else None
+        run += longest_run(self._by_key.get, islice(keys, rest, None), islice(pieces, rest, None), last)
         if self._groups.num_groups == 1:
             return run
         gone = (i for i, found in enumerate(run) if NO_BLOCK in [found.blocks[group] for group in self._full])
