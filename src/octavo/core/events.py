@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from octavo.core.misses import Miss
-from octavo.core.plan import ScoredToken
+from octavo.core.plan import ScoredToken, made
 from octavo.core.types import FinishReason, RequestId
 from octavo.core.waits import Waited
 
@@ -92,6 +92,11 @@ class Generated(NamedTuple):
     choice: int
     time_s: float
     tokens: tuple[ScoredToken, ...]
+
+
+def generated(request_id: RequestId, choice: int, time_s: float, tokens: tuple[ScoredToken, ...]) -> Generated:
+    """The same as Generated, made as what plan.py makes in every decode."""
+    return made(Generated, (request_id, choice, time_s, tokens))
 
 
 @dataclass(frozen=True, slots=True)

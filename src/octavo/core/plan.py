@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from octavo.core.sampling import SamplingParams
 from octavo.core.types import BlockId, RequestId, TokenId
 
-_made: Any = tuple.__new__  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+made: Any = tuple.__new__  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+"""`made(Name, fields)` is `Name(*fields)` for a NamedTuple, if these are all of its fields: nothing is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Sample(NamedTuple):
 
 def plain_sample(params: SamplingParams, seed: int, choice: int, index: int, banned: tuple[TokenId, ...]) -> Sample:
     """A Sample that asks for nothing else."""
-    return _made(Sample, (params, seed, choice, index, banned, (), (), None))
+    return made(Sample, (params, seed, choice, index, banned, (), (), None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def decode(
     samples: tuple[Sample, ...],
 ) -> Work:
     """A Work that asks for nothing else."""
-    return _made(Work, (request_id, choice, start, tokens, block_ids, samples, (), 0, 0, None))
+    return made(Work, (request_id, choice, start, tokens, block_ids, samples, (), 0, 0, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,11 @@ class WorkResult(NamedTuple):
     """The error as a word: `not_finite`, `nothing_allowed` (to draw), or `bad_token`."""
     hidden_sum: bytes | None = None
     """The sum that `Work.hidden_sum` asked for, as its `total` has it."""
+
+
+def drawn(request_id: RequestId, choice: int, sampled: tuple[ScoredToken, ...]) -> WorkResult:
+    """A WorkResult with nothing else in it."""
+    return made(WorkResult, (request_id, choice, sampled, (), None, None, None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from octavo.core.events import (
     Generated,
     Preempted,
     PromptScored,
+    generated,
 )
 from octavo.core.eviction import EVICTIONS
 from octavo.core.gauges import load_of, stepped
@@ -539,7 +540,7 @@ class Scheduler:
         """One more generated token, which may be the last."""
         token = sampled[0].token
         choice.tokens.append(token)
-        self._events.append(Generated(choice.request_id, choice.index, now, sampled))
+        self._events.append(generated(choice.request_id, choice.index, now, sampled))
         self._close(choice, token, now)
 
     def _close(self, choice: Choice, token: TokenId, now: float) -> None:

@@ -356,7 +356,11 @@ def committed(plan: StepPlan, result: StepResult, now: float) -> Committed:
         array("i", [len(outcome.sampled) for outcome in results]),
         array("i", [scored.token for outcome in results for scored in outcome.sampled]),
         {place: (each.error, each.code) for place, each in enumerate(results) if each.error is not None},
-        {place: each.sampled for place, each in enumerate(results) if each.sampled and _ranks(plan.work[place])},
+        {
+            place: each.sampled
+            for place, each in enumerate(results)
+            if each.sampled and each.sampled[0].alternatives and _ranks(plan.work[place])
+        },
     )
 
 

@@ -34,6 +34,7 @@ from octavo.core.events import (
     Steered,
     Stepped,
     Tiered,
+    generated,
 )
 from octavo.core.misses import Miss, MissReason
 from octavo.core.plan import ScoredToken, bare
@@ -332,7 +333,7 @@ def _read_tokens(item: Sequence[int], time_s: float, names: Mapping[int, Request
     for at in range(1, len(item), 3):
         request_id = names.get(item[at])
         if request_id is not None:
-            events.append(Generated(request_id, item[at + 1], time_s, bare(item[at + 2])))
+            events.append(generated(request_id, item[at + 1], time_s, bare(item[at + 2])))
 
 
 def _read_item(item: Sequence[Any], time_s: float, names: Mapping[int, RequestId], events: list[Event]) -> None:

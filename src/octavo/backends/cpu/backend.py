@@ -1,6 +1,7 @@
 """CpuBackend: runs a StepPlan in one native call."""
 
 import time
+from array import array
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, chain
@@ -48,7 +49,8 @@ class CpuBackend:
             busy_tokens=BUSY_TOKENS,
         )
         self._samples = SamplePacker()
-        self._tables: dict[tuple[str, int], tuple[tuple[int, ...], Ints]] = {}
+        self._tables: dict[int, tuple[tuple[int, ...], bytes]] = {}
+        """By the identity of a block table, which is its own while it is kept here: the table, and it as int32."""
 
     def capacity(self) -> Capacity:
         return self._capacity
@@ -107,28 +109,22 @@ class CpuBackend:
 
     def _arrays(self, plan: StepPlan) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
         """tokens, starts, row offsets, block ids, block offsets, copies: the step as the native call takes it."""
-        works = plan.work
-        tables = self._block_tables(plan)
+        chunks, tables = [work.tokens for work in plan.work], [work.block_ids for work in plan.work]
         return (
-            np.fromiter(chain.from_iterable(work.tokens for work in works), np.int32),
-            np.array([work.start for work in works], np.int32),
-            _offsets([len(work.tokens) for work in works]),
-            np.concatenate(tables) if tables else np.empty(0, np.int32),
-            _offsets([len(table) for table in tables]),
+            np.fromiter(chain.from_iterable(chunks), np.int32),
+            np.array([work.start for work in plan.work], np.int32),
+            _offsets(list(map(len, chunks))),
+            np.frombuffer(b"".join(self._packed(tables)), np.int32),
+            _offsets(list(map(len, tables))),
             np.array([block for copy in plan.copies for block in (copy.source, copy.target)], np.int32),
         )
 
-    def _block_tables(self, plan: StepPlan) -> list[Ints]:
-        """Block tables as arrays: a table that did not grow is the same tuple, and its array is made once."""
+    def _packed(self, tables: list[tuple[int, ...]]) -> list[bytes]:
+        """Block tables as int32: one that did not grow is the same tuple, and is packed once."""
         known = self._tables
-        self._tables = {}
-        for work in plan.work:
-            key = (work.request_id, work.choice)
-            entry = known.get(key)
-            if entry is None or entry[0] is not work.block_ids:
-                entry = (work.block_ids, np.array(work.block_ids, np.int32))
-            self._tables[key] = entry
-        return [table for _, table in self._tables.values()]
+        entries = [known.get(id(table)) or (table, array("i", table).tobytes()) for table in tables]
+        self._tables = {id(entry[0]): entry for entry in entries}
+        return [packed for _, packed in entries]
 
 
 def _offsets(lengths: list[int]) -> Ints:

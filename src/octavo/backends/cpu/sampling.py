@@ -11,21 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.core.plan import Sample, ScoredToken, StepPlan, WorkResult
+from octavo.core.plan import Sample, ScoredToken, StepPlan, WorkResult, bare, drawn
 from octavo.core.sampling import SamplingParams
 
 SCORED = np.dtype([("token", "<i4"), ("rank", "<i4"), ("logprob", "<f4"), ("status", "<i4")])
 ALTERNATIVE = np.dtype([("token", "<i4"), ("logprob", "<f4")])
 
-# SampleJob in two halves: what a SamplingParams decides, and what a draw adds.
+# SampleJob in three parts: what a SamplingParams decides, what a draw adds, and where its ids, values and mask are.
 _PARAMS = struct.Struct("<4d3f4i")
-_DRAW = struct.Struct("<iQIIiiiiqiiq")
-JOB_BYTES = _PARAMS.size + _DRAW.size
+_DRAW = struct.Struct("<iQIIi")
+_PLACES = struct.Struct("<iiiqiiq")
+JOB_BYTES = _PARAMS.size + _DRAW.size + _PLACES.size
 
 _DRAWN = -1
 _NO_LOGPROBS = -1
 _ALL_ALLOWED = -1
 _NO_MASK = -1
+_NO_PLACES = _PLACES.pack(0, 0, 0, 0, 0, 0, _NO_MASK)
 _MAX_CACHED = 1024
 
 STATUSES = {
@@ -85,6 +87,8 @@ class _Fixed:
     """Bias ids, then allowed ids."""
     values: NDArray[np.float32]
     logprobs: int
+    plain: bool
+    """A sample of these has no ids but those that are banned, no values and no alternatives."""
 
 
 class SamplePacker:
@@ -100,11 +104,14 @@ class SamplePacker:
         for work in plan.work:
             for offset, target in enumerate(work.targets):
                 step.add_target(first_token + offset, target, work.num_target_alternatives)
-            next_token = first_token + len(work.tokens)
-            token, stride = next_token - 1 - work.num_drafted, 1 if work.num_drafted else 0
+            next_token, num_drafted = first_token + len(work.tokens), work.num_drafted
+            token, stride = next_token - 1 - num_drafted, 1 if num_drafted else 0
             for sample in work.samples:
                 fixed = self._fixed.get(id(sample.params)) or self._remember(sample.params)
-                step.add_sample(token, sample, fixed, self._ids_of(sample, fixed))
+                if fixed.plain and not sample.banned and sample.mask is None:
+                    step.add_plain(token, sample, fixed)
+                else:
+                    step.add_sample(token, sample, fixed, self._ids_of(sample, fixed))
                 token += stride
             first_token = next_token
         return step.packed()
@@ -145,18 +152,22 @@ class _Step:
 
     def add_target(self, token: int, target: int, num_alternatives: int) -> None:
         row = self._row(token)
-        self._jobs.append(_SCORE_PARAMS[num_alternatives])
-        self._jobs.append(_DRAW.pack(target, 0, 0, 0, row, 0, 0, 0, 0, 0, self._num_alternatives, _NO_MASK))
+        places = _PLACES.pack(0, 0, 0, 0, 0, self._num_alternatives, _NO_MASK)
+        self._jobs.append(_SCORE_PARAMS[num_alternatives] + _DRAW.pack(target, 0, 0, 0, row) + places)
         self._logprobs.append(num_alternatives)
         self._num_alternatives += num_alternatives
 
+    def add_plain(self, token: int, sample: Sample, fixed: _Fixed) -> None:
+        draw = _DRAW.pack(_DRAWN, sample.seed, sample.choice, sample.index, self._row(token))
+        self._jobs.append(fixed.packed + draw + _NO_PLACES)
+        self._logprobs.append(fixed.logprobs)
+
     def add_sample(self, token: int, sample: Sample, fixed: _Fixed, ids: Sequence[NDArray[np.int32]]) -> None:
         counts = len(sample.banned), len(sample.prompt), len(sample.generated)
-        places = self._num_ids, self._num_values, self._num_alternatives
-        row = self._row(token)
-        self._jobs.append(fixed.packed)
         mask = _NO_MASK if sample.mask is None else self._place(sample.mask)
-        self._jobs.append(_DRAW.pack(_DRAWN, sample.seed, sample.choice, sample.index, row, *counts, *places, mask))
+        places = _PLACES.pack(*counts, self._num_ids, self._num_values, self._num_alternatives, mask)
+        draw = _DRAW.pack(_DRAWN, sample.seed, sample.choice, sample.index, self._row(token))
+        self._jobs.append(fixed.packed + draw + places)
         self._logprobs.append(fixed.logprobs)
         if ids:
             self._ids += ids
@@ -219,7 +230,8 @@ def _fix(params: SamplingParams) -> _Fixed:
         _ALL_ALLOWED if allowed is None else len(allowed),
     )
     values = np.array([bias for _, bias in params.logit_bias], np.float32)
-    return _Fixed(params, packed, _ids((*bias_ids, *(allowed or ()))), values, logprobs)
+    plain = not (params.penalised or bias_ids or allowed) and logprobs <= 0
+    return _Fixed(params, packed, _ids((*bias_ids, *(allowed or ()))), values, logprobs, plain)
 
 
 def _ids(tokens: Iterable[int]) -> NDArray[np.int32]:
@@ -237,11 +249,13 @@ def unpack(plan: StepPlan, packed: PackedSamples) -> tuple[WorkResult, ...]:
         middle = first + len(work.targets)
         end = middle + len(work.samples)
         fault = _first_fault(statuses[first:end]) if failed else None
-        results.append(
-            WorkResult(work.request_id, work.choice, tuple(tokens[middle:end]), tuple(tokens[first:middle]))
-            if fault is None
-            else WorkResult(work.request_id, work.choice, error=fault[1], code=fault[0])
-        )
+        if fault is not None:
+            result = WorkResult(work.request_id, work.choice, error=fault[1], code=fault[0])
+        elif middle > first:
+            result = WorkResult(work.request_id, work.choice, tuple(tokens[middle:end]), tuple(tokens[first:middle]))
+        else:
+            result = drawn(work.request_id, work.choice, tuple(tokens[first:end]))
+        results.append(result)
         first = end
     return tuple(results)
 
@@ -253,8 +267,8 @@ def _first_fault(statuses: NDArray[np.int32]) -> tuple[str, str] | None:
 
 def _scored_tokens(packed: PackedSamples) -> list[ScoredToken]:
     tokens = packed.scored["token"].tolist()
-    if not any(count >= 0 for count in packed.logprobs):
-        return [ScoredToken(token) for token in tokens]
+    if max(packed.logprobs, default=_NO_LOGPROBS) == _NO_LOGPROBS:
+        return [bare(token)[0] for token in tokens]
     alternatives = packed.alternatives.tolist()
     scored: list[ScoredToken] = []
     first = 0
