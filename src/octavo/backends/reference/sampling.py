@@ -236,10 +236,10 @@ def margins(logits: Logits, sample: Sample) -> Margins:
 
 def _typical_margin(adjusted: Logits, weights: NDArray[np.float64], params: SamplingParams) -> float:
     kept = kept_tokens(adjusted, weights, replace(params, typical_p=1.0))
-    order, sums = typical_order(adjusted, weights, kept, params)
-    distances = typical_distances(adjusted, weights, np.flatnonzero(kept), params).astype(np.float64)
-    last = order[int(np.searchsorted(sums, params.typical_p * sums[-1], side="left"))]
     ids = np.flatnonzero(kept)
+    order, sums = typical_order(adjusted, weights, kept, params)
+    distances = typical_distances(adjusted, weights, ids, params).astype(np.float64)
+    last = order[int(np.searchsorted(sums, params.typical_p * sums[-1], side="left"))]
     others = distances[adjusted[ids] != adjusted[last]]
     at = distances[ids == last][0]
     nearest = np.abs(others - at).min(initial=np.inf) / (1 + at) if np.isfinite(at) else 0.0
