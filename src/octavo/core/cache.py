@@ -164,7 +164,7 @@ class KvCache:
 
     def is_in_work(self, choice: Choice, hit: Hit) -> bool:
         """Does a step in the making compute the very block that comes after the whole ones?"""
-        return self.reads(choice) and self.claims.is_in_work(choice, len(hit.whole))
+        return self.claims.is_in_work(choice, len(hit.whole)) and self.reads(choice)
 
     def num_blocks_needed(self, choice: Choice, hit: Hit, num_tokens: int) -> int:
         """Free blocks that it takes at most at once, until `num_tokens` tokens are computed.
@@ -177,9 +177,10 @@ class KvCache:
         num_blocks = self.copies(hit) * groups.num_groups
         for group, window in enumerate(groups.windows):
             held = blocks[groups.first_read(window, hit.num_tokens) :]
-            num_revived = sum([not refs[entry.blocks[group]] for entry in held])
-            most = groups.most_until(window, num_tokens, min(num_known, num_tokens), num_left)
-            num_blocks += min(num_new + num_revived, most)
+            num_taken = num_new + [refs[entry.blocks[group]] for entry in held].count(0)
+            if window is not None:
+                num_taken = min(num_taken, groups.most_until(window, num_tokens, min(num_known, num_tokens), num_left))
+            num_blocks += num_taken
         return num_blocks
 
     def count(self, choice: Choice, hit: Hit) -> None:

@@ -180,12 +180,11 @@ class PrefixIndex:
 
         It begins with what is still there of `known`, an earlier run: contents never change.
         """
-        run: list[CachedBlock] = []
-        for entry in known:
-            if entry.blocks[self._full[0]] == NO_BLOCK:
-                break
-            run.append(entry)
-        rest, last = len(run), run[-1] if run else None
+        group = self._full[0]
+        held = [entry.blocks[group] for entry in known]
+        rest = held.index(NO_BLOCK) if NO_BLOCK in held else len(held)
+        run = [*known[:rest]]
+        last = run[-1] if run else None
         run += longest_run(self._by_key.get, islice(keys, rest, None), islice(pieces, rest, None), last)
         if self._groups.num_groups == 1:
             return run
