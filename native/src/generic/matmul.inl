@@ -1,10 +1,10 @@
 // Matrix products over packed panels. Part of one instruction set's namespace.
 //
-// A tile is MR activation rows by NP panels. Each lane is one output and adds up along K in order: inside a group of 32
-// exactly, in integers, then one multiply-add for the group. The tile's shape changes which outputs are computed
-// together, never how one of them is computed.
+// A tile is MR activation rows by one panel, or by NP panels of floats. Each lane is one output and adds up along K in
+// order: inside a group of 32 exactly, in integers, then one multiply-add for the group. The tile's shape changes which
+// outputs are computed together, never how one of them is computed.
 
-using Tile = float (*)[kMaxRows][kPanel];  // [NP][MR][16]
+using Tile = float (*)[kMaxRows][kPanel];  // [panels][MR][16]
 
 // What a tile asks for of the weights that come later: all of the panels behind it, or, of 8-bit weights, a few lines
 // with each group, from `offset` bytes behind its own panel on.
@@ -22,7 +22,7 @@ static inline i32 first_sum(const QuantisedGroup& x) {
   return kByteZero == 0 ? broadcast_int(x.less_128) : zero_int();
 }
 
-template <bool kNibbles, bool kAffine, int MR, int NP>
+template <bool kNibbles, bool kAffine, int MR>
 static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
   constexpr int kQuants = kNibbles ? kNibbleBytes : kByteBytes, kRecord = kQuants + kConstantBytes;
   const Weight& w = *a.weight;
@@ -32,59 +32,51 @@ static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, size_t strid
   for (int r = 0; r < MR; ++r)
     rows[r] = reinterpret_cast<const QuantisedGroup*>(a.activations + static_cast<size_t>(row + r) * stride);
   const uint8_t* first = w.data + static_cast<size_t>(panel) * w.panel_bytes;
-  f32 acc[NP][MR];
+  f32 acc[MR];
 #pragma GCC unroll 8
-  for (int p = 0; p < NP; ++p)
-#pragma GCC unroll 8
-    for (int r = 0; r < MR; ++r) acc[p][r] = zero();
+  for (int r = 0; r < MR; ++r) acc[r] = zero();
   for (int g = 0; g < groups; ++g) {
-#pragma GCC unroll 4
-    for (int p = 0; p < NP; ++p) {
-      const uint8_t* line = first + static_cast<size_t>(p) * w.panel_bytes + static_cast<size_t>(g) * kRecord;
-      // A single row is bound by memory alone: there the processor's own prefetcher does as well.
-      if (MR == kMaxRows && !kNibbles && !fetch.all) {
-        const uint8_t* ahead = first + static_cast<size_t>(p) * w.panel_bytes + fetch.offset;
-        for (int j = 0; j < fetch.lines; ++j) prefetch(ahead + 64 * static_cast<size_t>(fetch.lines * g + j));
-      } else if (MR > 1) {
+    const uint8_t* line = first + static_cast<size_t>(g) * kRecord;
+    // One or two rows are bound by memory alone: there the processor's own prefetcher does better.
+    if (!kNibbles && !fetch.all) {
+      const uint8_t* ahead = first + fetch.offset;
+      for (int j = 0; j < fetch.lines; ++j) prefetch(ahead + 64 * static_cast<size_t>(fetch.lines * g + j));
+    } else if (MR > 2) {
 #pragma GCC unroll 16
-        for (int j = 0; j < kRecord / 64; ++j) prefetch(line + NP * w.panel_bytes + 64 * j);
-      }
-      i32 sum[MR];
+      for (int j = 0; j < kRecord / 64; ++j) prefetch(line + w.panel_bytes + 64 * j);
+    }
+    i32 sum[MR];
 #pragma GCC unroll 8
-      for (int r = 0; r < MR; ++r) sum[r] = first_sum<kNibbles, kAffine>(rows[r][g]);
+    for (int r = 0; r < MR; ++r) sum[r] = first_sum<kNibbles, kAffine>(rows[r][g]);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        if constexpr (kNibbles) {
-          const bytes packed = load_bytes(line + 64 * j);
-          const bytes low = low_nibbles(packed), high = high_nibbles(packed);
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (kNibbles) {
+        const bytes packed = load_bytes(line + 64 * j);
+        const bytes low = low_nibbles(packed), high = high_nibbles(packed);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], low, rows[r][g].q + 8 * j);
+        for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], low, rows[r][g].q + 8 * j);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], high, rows[r][g].q + 8 * j + 4);
-        } else {
-          const bytes low = load_bytes(line + 128 * j), high = load_bytes(line + 128 * j + 64);
+        for (int r = 0; r < MR; ++r) sum[r] = dot4_nibble(sum[r], high, rows[r][g].q + 8 * j + 4);
+      } else {
+        const bytes low = load_bytes(line + 128 * j), high = load_bytes(line + 128 * j + 64);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], low, rows[r][g].q + 8 * j);
+        for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], low, rows[r][g].q + 8 * j);
 #pragma GCC unroll 8
-          for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], high, rows[r][g].q + 8 * j + 4);
-        }
+        for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], high, rows[r][g].q + 8 * j + 4);
       }
-      const uint8_t* constants = line + kQuants;
-      const f32 scale = kAffine ? load_f16(constants) : load(reinterpret_cast<const float*>(constants));
+    }
+    const uint8_t* constants = line + kQuants;
+    const f32 scale = kAffine ? load_f16(constants) : load(reinterpret_cast<const float*>(constants));
 #pragma GCC unroll 8
-      for (int r = 0; r < MR; ++r)
-        acc[p][r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r][g].scale)), acc[p][r]);
-      if constexpr (kAffine) {
-        const f32 minimum = load_f16(constants + 32);
+    for (int r = 0; r < MR; ++r) acc[r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r][g].scale)), acc[r]);
+    if constexpr (kAffine) {
+      const f32 minimum = load_f16(constants + 32);
 #pragma GCC unroll 8
-        for (int r = 0; r < MR; ++r) acc[p][r] = fma(minimum, broadcast(rows[r][g].scaled_sum), acc[p][r]);
-      }
+      for (int r = 0; r < MR; ++r) acc[r] = fma(minimum, broadcast(rows[r][g].scaled_sum), acc[r]);
     }
   }
 #pragma GCC unroll 8
-  for (int p = 0; p < NP; ++p)
-#pragma GCC unroll 8
-    for (int r = 0; r < MR; ++r) store(out[p][r], acc[p][r]);
+  for (int r = 0; r < MR; ++r) store(out[0][r], acc[r]);
 }
 
 static inline uint32_t pair_of(const uint8_t* row, int i) {
@@ -101,7 +93,7 @@ static inline f32 bf16_step(f32 acc, bytes weights, const uint8_t* row, int i) {
 }
 
 template <bool kFloat32, int MR, int NP>
-static void plain_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
+static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
   const Weight& w = *a.weight;
   const uint8_t* first = w.data + static_cast<size_t>(panel) * w.panel_bytes;
   const uint8_t* rows = a.activations + static_cast<size_t>(row) * stride;
@@ -133,34 +125,39 @@ static void plain_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, i
     for (int r = 0; r < MR; ++r) store(out[p][r], acc[p][r]);
 }
 
-template <int MR, int NP>
-static void tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
+template <int MR>
+static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
   const bool affine = a.weight->affine;
-  switch (a.weight->kind) {
-    case WeightKind::q4:
-      return affine ? quantised_tile<true, true, MR, NP>(a, fetch, stride, row, panel, out)
-                    : quantised_tile<true, false, MR, NP>(a, fetch, stride, row, panel, out);
-    case WeightKind::q8:
-      return affine ? quantised_tile<false, true, MR, NP>(a, fetch, stride, row, panel, out)
-                    : quantised_tile<false, false, MR, NP>(a, fetch, stride, row, panel, out);
-    case WeightKind::bf16:
-      return plain_tile<false, MR, NP>(a, fetch, stride, row, panel, out);
-    case WeightKind::f32:
-      return plain_tile<true, MR, NP>(a, fetch, stride, row, panel, out);
-  }
+  if (a.weight->kind == WeightKind::q4)
+    return affine ? quantised_tile<true, true, MR>(a, fetch, stride, row, panel, out)
+                  : quantised_tile<true, false, MR>(a, fetch, stride, row, panel, out);
+  return affine ? quantised_tile<false, true, MR>(a, fetch, stride, row, panel, out)
+                : quantised_tile<false, false, MR>(a, fetch, stride, row, panel, out);
 }
 
-// `panels` (1 to 4) panels from `panel` on, `MR` rows from `row` on: few rows share a pass over more panels.
+template <int MR, int NP>
+static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, Tile out) {
+  return a.weight->kind == WeightKind::f32 ? plain_tile<true, MR, NP>(a, stride, row, panel, out)
+                                           : plain_tile<false, MR, NP>(a, stride, row, panel, out);
+}
+
+// `panels` (1 to 4) panels from `panel` on, `MR` rows from `row` on. Quantised weights are read one panel after the
+// other: two or four streams at a time come from memory at half the speed of one. Of floats few rows share a pass over
+// more panels, as one sum alone would wait for itself.
 template <int MR>
 static void tiles(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, int panels, Tile out) {
   int done = 0;
+  if (a.weight->kind == WeightKind::q4 || a.weight->kind == WeightKind::q8) {
+    for (; done < panels; ++done) quantised_tile<MR>(a, fetch, stride, row, panel + done, out + done);
+    return;
+  }
   if constexpr (MR == 1) {
-    if (panels == 4) return tile<1, 4>(a, fetch, stride, row, panel, out);
+    if (panels == 4) return plain_tile<1, 4>(a, stride, row, panel, out);
   }
   if constexpr (MR == 2 && kMaxRows > 2) {
-    for (; done + 2 <= panels; done += 2) tile<2, 2>(a, fetch, stride, row, panel + done, out + done);
+    for (; done + 2 <= panels; done += 2) plain_tile<2, 2>(a, stride, row, panel + done, out + done);
   }
-  for (; done < panels; ++done) tile<MR, 1>(a, fetch, stride, row, panel + done, out + done);
+  for (; done < panels; ++done) plain_tile<MR, 1>(a, stride, row, panel + done, out + done);
 }
 
 static void any_tiles(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int rows, int panel, int panels,
