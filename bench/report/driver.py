@@ -16,16 +16,16 @@ from typing import Any
 
 Prompts = list[list[int]]
 Generate = Callable[[Prompts, int], list[int]]
-Open = Callable[[str, int, int], Generate]
-"""The model, the longest request, and requests at once."""
+Open = Callable[..., Generate]
+"""The model, the longest request, and requests at once; ours takes settings beside them."""
 """Prompts and a number of new tokens -> how many tokens came for each."""
 MAX_BATCHED_TOKENS = 2048
 
 
-def octavo(model: str, longest: int, at_once: int) -> Generate:
+def octavo(model: str, longest: int, at_once: int, **options: str) -> Generate:
     from octavo import LLM, SamplingParams
 
-    llm = LLM(model, enable_prefix_caching=True, max_model_len=longest, **_limits(at_once))
+    llm = LLM(model, enable_prefix_caching=True, max_model_len=longest, **_limits(at_once), **options)
     return _as_vllm(llm, SamplingParams)
 
 
@@ -104,7 +104,7 @@ def main() -> None:
     longest = max(length + new + 1 for _, length, new, _ in works)
     at_once = asked.get("at_once") or max(batch for batch, *_ in works)
     began = time.perf_counter()
-    generate = ENGINES[asked["engine"]](asked["model"], longest, at_once)
+    generate = ENGINES[asked["engine"]](asked["model"], longest, at_once, **asked.get("options", {}))
     load_s = time.perf_counter() - began
     timed(generate, prompts(1, min(256, longest - 8), "warm"), 8)
     for batch, length, new, rounds in works:

@@ -16,6 +16,8 @@ LLAMA = {"Q4_0": BATCHES, "Q8_0": (1, 8, 32), "Q4_1": (1, 8), "BF16": BATCHES}
 """llama.cpp's fastest 4-bit format and bf16 at all sizes; enough of the others to see that they are not the best."""
 OPENVINO = {"Q4_0": BATCHES, "Q8_0": (1, 8, 32)}
 _BF16 = "BF16"
+KV_INT8 = ", int8 KV"
+"""Behind the number format of weights: measured, too, with a KV cache in 8 bits."""
 _LEAST = {("decode", DEFAULT): 2.5, ("prefill", DEFAULT): 1.4, ("decode", BF16): 1.5, ("prefill", BF16): 1.5}
 _ALONE = 1.5
 """Of decode at batch 1."""
@@ -44,12 +46,14 @@ def _measure(conditions: Conditions) -> Iterator[Figure]:
     jobs = _jobs(BATCHES)
     yield from attempted(f"vLLM {_BF16}", lambda: drive("vllm", _BF16, peers / "smollm2-hf", jobs, peers))
     yield from _own(BF16, conditions)
+    yield from _own(DEFAULT, conditions, KV_INT8, kv_cache_dtype="int8")
     yield from _own(DEFAULT, conditions)
 
 
-def _own(subject: str, conditions: Conditions) -> Iterator[Figure]:
+def _own(subject: str, conditions: Conditions, beside: str = "", **options: str) -> Iterator[Figure]:
     path = path_of(subject, conditions)
-    yield from attempted(f"octavo, {subject}", lambda: drive("octavo", format_of(path), path, _jobs(BATCHES)))
+    weights, jobs = format_of(path) + beside, _jobs(BATCHES)
+    yield from attempted(f"octavo, {subject}{beside}", lambda: drive("octavo", weights, path, jobs, **options))
 
 
 # -- what is shown ---------------------------------------------------------------------------------------------------
@@ -61,6 +65,7 @@ def show(figures: list[Figure]) -> Shown:
     return Shown(
         tables=(
             _beside(f"The default model as shipped ({mine})", found, mine),
+            _beside("The same with `--kv-cache-dtype int8`", found, mine + KV_INT8),
             _beside("bf16 weights, beside the other engines' bf16", _only(found, _BF16), _BF16),
             *(_variants(found, kind) for kind in KINDS),
         ),

@@ -39,9 +39,10 @@ def drive(
     peers: Path | None = None,
     *,
     at_once: int | None = None,
+    **options: str,
 ) -> Iterator[Figure]:
     """One process of an engine does all jobs, as `driver` says. Raises FAILURES, after what came before."""
-    asked = {"engine": engine, "model": str(model), "works": jobs, "at_once": at_once}
+    asked = {"engine": engine, "model": str(model), "works": jobs, "at_once": at_once, "options": options}
     python = Path(sys.executable) if peers is None else program(peers, engine, "python")
     env = dict(os.environ) if peers is None else environment(peers, engine)
     env["PYTHONSAFEPATH"] = "1"  # an engine that looks for its `kernels` must not find the module beside the driver
