@@ -16,7 +16,8 @@ PLOTS = "performance"
 _LIMITS = (
     "Targets are ratios to the best number format of the best other engine for that row, where nothing else is said. "
     "The last column is the arithmetic that [the machine's limits](#steps-and-the-machines-limits) allow: what share "
-    "of them is reached, how many tokens a second they would give, and which kernel is furthest from its own in time."
+    "of them is reached, how many tokens a second they would give, and which kernel is furthest from its own in time. "
+    "What was tried, and was not faster, is in [kernels](kernels.md) and [decisions](decisions/README.md)."
 )
 
 

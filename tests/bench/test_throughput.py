@@ -114,6 +114,7 @@ def test_the_opponent_is_the_best_variant_for_each_row() -> None:
     seen = peers.show(
         [
             figure("octavo", "Q4_1", 1, 100.0, 40.0),
+            figure("octavo", "Q4_1, int8 KV", 1, 96.0, 44.0),
             figure("octavo", "BF16", 1, 90.0, 8.0),
             figure("one", "Q4_0", 1, 50.0, 10.0),
             figure("one", "Q8_0", 1, 40.0, 20.0),
@@ -121,12 +122,14 @@ def test_the_opponent_is_the_best_variant_for_each_row() -> None:
             figure("two", "BF16", 8, 90.0, 50.0),
         ]
     )
-    own, bf16, *_ = seen.tables
+    own, int8, bf16, *_ = seen.tables
     rows = {(row[0], row[1]): row[2:] for row in own.rows}
     assert rows["prefill", 1] == pytest.approx([100.0, 80.0, "two BF16", 1.25])
     assert rows["decode", 1] == pytest.approx([40.0, 20.0, "one Q8_0", 2.0])
     assert rows["decode", 8][0] is None and rows["decode", 8][2:] == ["two BF16", None]
+    assert {(row[0], row[1]): row[-1] for row in int8.rows}["decode", 1] == pytest.approx(2.2)
     assert {(row[0], row[1]): row[-1] for row in bf16.rows}["decode", 1] == pytest.approx(1.6)
+    assert next(claim.value for claim in seen.claims if claim.what == "decode, 1 at once") == pytest.approx(2.0)
 
 
 def test_each_format_of_each_engine_is_shown() -> None:
