@@ -12,7 +12,7 @@ from typing import Any
 from bench.report.shown import Shown
 
 Figure = dict[str, Any]
-"""What one measurement gave, raw, as a JSON object. One with `failed` says what could not be measured, and `why`."""
+"""What one measurement gave, raw, as a JSON object. One with `why` says what (`failed`) could not be measured."""
 
 FAILURES = (OSError, RuntimeError, ValueError, LookupError, http.client.HTTPException, subprocess.SubprocessError)
 """How it ends where an engine is not there, does not start, or says something else than what was expected."""
@@ -55,11 +55,11 @@ class Measured:
 
     @property
     def failures(self) -> list[Figure]:
-        return [figure for figure in self.figures if "failed" in figure]
+        return [figure for figure in self.figures if "why" in figure]
 
     @property
     def successes(self) -> list[Figure]:
-        return [figure for figure in self.figures if "failed" not in figure]
+        return [figure for figure in self.figures if "why" not in figure]
 
 
 Report = dict[str, Measured]

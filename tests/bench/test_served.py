@@ -15,7 +15,7 @@ import pytest
 
 from bench.report import servers
 from bench.report.processes import lines_of, said, started
-from bench.report.section import Conditions, Figure
+from bench.report.section import Conditions, Figure, Measured
 from bench.report.served import read_load, show
 from tests.tiny import make_tiny, write_gguf
 
@@ -42,6 +42,12 @@ RESULT: dict[str, Any] = {
     "p50_itl_ms": 15.0,
     "p99_itl_ms": 60.0,
 }
+
+
+def test_a_load_in_which_requests_failed_was_measured() -> None:
+    load = read_load("closed", RESULT)
+    seen = Measured("served", [load], {}, "", 0.0)
+    assert (seen.successes, seen.failures) == ([load], []) and load["failed"] == 1
 
 
 def python(code: str) -> list[str]:
