@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is not None and nextitem.path != item.path:
-        _keep()  # a server that ends in this process thaws what was kept
+        _keep()  # what is measured in this process (`heap.settled`) thaws what was kept, and each file leaves more
 
 
 def _keep() -> None:

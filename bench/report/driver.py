@@ -16,9 +16,9 @@ from typing import Any
 
 Prompts = list[list[int]]
 Generate = Callable[[Prompts, int], list[int]]
+"""Prompts and a number of new tokens -> how many tokens came for each."""
 Open = Callable[..., Generate]
 """The model, the longest request, and requests at once; ours takes settings beside them."""
-"""Prompts and a number of new tokens -> how many tokens came for each."""
 MAX_BATCHED_TOKENS = 2048
 
 
