@@ -43,6 +43,14 @@ struct Weight {
   float largest;  // of q4 and q8: no element that a group could hold is larger
 };
 
+// Memory that a later stage reads: bytes first .. last - 1 of blocks of `block_bytes` that stand side by side in
+// `blocks`, counted from `base` on. While products are computed, memory is idle: some of these lines are asked for.
+struct ReadLater {
+  const uint8_t* base;
+  const int32_t* blocks;
+  size_t block_bytes, first, last;
+};
+
 // out[row, :] (+)= weight * activation[row]; swiglu: panels alternate gate and up, out has half the columns.
 struct MatmulArgs {
   const Weight* weight;
@@ -52,6 +60,7 @@ struct MatmulArgs {
   float* out;
   size_t out_stride;  // floats; at least n rounded up to whole panels (half of it for swiglu)
   Epilogue epilogue;
+  ReadLater later;  // nothing where `first` is `last`; a kernel set may ignore it
 };
 
 // KV of one layer: [block][kv_head] { K tile, V tile }. U = min(block_size, 16) keys stand side by side in a K tile.

@@ -98,6 +98,9 @@ class Program {
     Program* program;
     int panels_per_tile;
     int group = 0, window = 0;
+    // Of a product: the attention that comes next, and which part of the products before it this is.
+    const Op* reader = nullptr;
+    double from = 0, to = 0;
   };
   struct Group {
     int num_layers, window;
@@ -134,6 +137,8 @@ class Program {
   int begin_chunk(const Step& step, int first_row, int last_row, int work);
   void plan_attention();
   void plan_stores();
+  void plan_later();
+  void find_readers();
   bool stores_itself(const Segment& segment) const;
   void add_stages(Op& op);
   void run_layers();
@@ -156,6 +161,7 @@ class Program {
   void run_embed(const Op& op, int tile, int thread);
   void run_prepare(const Op& op, int row, int thread);
   void run_matmul(const Op& op, int tile, int thread);
+  ReadLater later_of(const Op& op, int tile, int num_tiles) const;
   void run_rope(const Op& op, int index, int thread);
   void run_task(const Op& op, int task, int thread);
   void run_split(const Op& op, int index, int thread);
@@ -201,6 +207,8 @@ class Program {
   int rows_in_runs_ = 0;
   std::vector<Task> tasks_;
   std::vector<int> split_tasks_;  // (task, split) pairs, one after the other; empty where tasks run whole
+  std::vector<std::vector<int32_t>>
+      later_;  // of each group: blocks that decodes attend to, in the order of their tasks
   std::vector<Addend> addends_;
   std::vector<Stage> stages_;
 

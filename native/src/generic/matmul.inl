@@ -14,6 +14,37 @@ struct Fetch {
   size_t offset;
 };
 
+constexpr int kLaterLines = 4;  // asked for with each group of a panel
+
+// What a later stage reads, for panels that have time to ask for it: a few lines with each group, as a burst would have
+// the processor wait for its own misses, and drop some.
+struct Later {
+  ReadLater range;
+  int lines, saved = 0;  // with each group on average: kLaterLines, or none; what is left of them
+
+  // Where the next `bytes` begin, for one panel; null where it is to ask for nothing. Of blocks that do not follow one
+  // another in memory, what lies behind the first is asked for in vain.
+  const uint8_t* take(size_t bytes) {
+    if (range.first >= range.last || (saved += lines) < kLaterLines) return nullptr;
+    saved -= kLaterLines;
+    size_t block = range.first / range.block_bytes;
+    const size_t offset = range.first % range.block_bytes;
+    const uint8_t* at = range.base + static_cast<size_t>(range.blocks[block]) * range.block_bytes + offset;
+    size_t run = range.block_bytes - offset;
+    for (; run < bytes && range.first + run < range.last && range.blocks[block + 1] == range.blocks[block] + 1; ++block)
+      run += range.block_bytes;
+    range.first += run < bytes ? run : bytes;
+    return at;
+  }
+};
+
+// Memory has time for about seven lines while eight rows pass over a group; the group itself comes once.
+static Later later_of(const MatmulArgs& a) {
+  const int record = ((a.weight->kind == WeightKind::q4 ? kNibbleBytes : kByteBytes) + kConstantBytes) / 64;
+  const int tiles = (a.rows + kMaxRows - 1) / kMaxRows, spare = (7 * a.rows / 8 - record) / tiles;
+  return {a.later, larger(0, smaller(spare, kLaterLines))};
+}
+
 // What the bytes of a symmetric weight are too large by, times the activations; or what dot4_byte leaves out.
 template <bool kNibbles, bool kAffine>
 static inline i32 first_sum(const QuantisedGroup& x) {
@@ -22,8 +53,9 @@ static inline i32 first_sum(const QuantisedGroup& x) {
   return kByteZero == 0 ? broadcast_int(x.less_128) : zero_int();
 }
 
-template <bool kNibbles, bool kAffine, int MR>
-static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
+template <bool kNibbles, bool kAffine, int MR, bool kLater>
+static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, const uint8_t* later, size_t stride, int row,
+                           int panel, Tile out) {
   constexpr int kQuants = kNibbles ? kNibbleBytes : kByteBytes, kRecord = kQuants + kConstantBytes;
   const Weight& w = *a.weight;
   const int groups = w.k / kGroup;
@@ -44,6 +76,11 @@ static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, size_t strid
     } else if (MR > 2) {
 #pragma GCC unroll 16
       for (int j = 0; j < kRecord / 64; ++j) prefetch(line + w.panel_bytes + 64 * j);
+    }
+    if (kLater) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kLaterLines; ++j) prefetch_l2(later + 64 * j);
+      later += 64 * kLaterLines;
     }
     i32 sum[MR];
 #pragma GCC unroll 8
@@ -125,14 +162,26 @@ static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, T
     for (int r = 0; r < MR; ++r) store(out[p][r], acc[p][r]);
 }
 
-template <int MR>
-static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, Tile out) {
+template <int MR, bool kLater>
+static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, const uint8_t* later, size_t stride, int row,
+                           int panel, Tile out) {
   const bool affine = a.weight->affine;
   if (a.weight->kind == WeightKind::q4)
-    return affine ? quantised_tile<true, true, MR>(a, fetch, stride, row, panel, out)
-                  : quantised_tile<true, false, MR>(a, fetch, stride, row, panel, out);
-  return affine ? quantised_tile<false, true, MR>(a, fetch, stride, row, panel, out)
-                : quantised_tile<false, false, MR>(a, fetch, stride, row, panel, out);
+    return affine ? quantised_tile<true, true, MR, kLater>(a, fetch, later, stride, row, panel, out)
+                  : quantised_tile<true, false, MR, kLater>(a, fetch, later, stride, row, panel, out);
+  return affine ? quantised_tile<false, true, MR, kLater>(a, fetch, later, stride, row, panel, out)
+                : quantised_tile<false, false, MR, kLater>(a, fetch, later, stride, row, panel, out);
+}
+
+// Few rows wait for their own weights.
+template <int MR>
+static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, Later& later, size_t stride, int row, int panel,
+                           Tile out) {
+  if constexpr (MR == kMaxRows) {
+    const size_t bytes = static_cast<size_t>(a.weight->k / kGroup * kLaterLines) * 64;
+    if (const uint8_t* at = later.take(bytes)) return quantised_tile<MR, true>(a, fetch, at, stride, row, panel, out);
+  }
+  quantised_tile<MR, false>(a, fetch, nullptr, stride, row, panel, out);
 }
 
 template <int MR, int NP>
@@ -145,10 +194,11 @@ static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, T
 // other: two or four streams at a time come from memory at half the speed of one. Of floats few rows share a pass over
 // more panels, as one sum alone would wait for itself.
 template <int MR>
-static void tiles(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int panel, int panels, Tile out) {
+static void tiles(const MatmulArgs& a, const Fetch& fetch, Later& later, size_t stride, int row, int panel, int panels,
+                  Tile out) {
   int done = 0;
   if (a.weight->kind == WeightKind::q4 || a.weight->kind == WeightKind::q8) {
-    for (; done < panels; ++done) quantised_tile<MR>(a, fetch, stride, row, panel + done, out + done);
+    for (; done < panels; ++done) quantised_tile<MR>(a, fetch, later, stride, row, panel + done, out + done);
     return;
   }
   if constexpr (MR == 1) {
@@ -160,30 +210,30 @@ static void tiles(const MatmulArgs& a, const Fetch& fetch, size_t stride, int ro
   for (; done < panels; ++done) plain_tile<MR, 1>(a, stride, row, panel + done, out + done);
 }
 
-static void any_tiles(const MatmulArgs& a, const Fetch& fetch, size_t stride, int row, int rows, int panel, int panels,
-                      Tile out) {
+static void any_tiles(const MatmulArgs& a, const Fetch& fetch, Later& later, size_t stride, int row, int rows,
+                      int panel, int panels, Tile out) {
   switch (rows) {
     case 1:
-      return tiles<1>(a, fetch, stride, row, panel, panels, out);
+      return tiles<1>(a, fetch, later, stride, row, panel, panels, out);
     case 2:
-      return tiles<2>(a, fetch, stride, row, panel, panels, out);
+      return tiles<2>(a, fetch, later, stride, row, panel, panels, out);
     case 3:
-      if constexpr (kMaxRows >= 3) return tiles<3>(a, fetch, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 3) return tiles<3>(a, fetch, later, stride, row, panel, panels, out);
       break;
     case 4:
-      if constexpr (kMaxRows >= 4) return tiles<4>(a, fetch, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 4) return tiles<4>(a, fetch, later, stride, row, panel, panels, out);
       break;
     case 5:
-      if constexpr (kMaxRows >= 5) return tiles<5>(a, fetch, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 5) return tiles<5>(a, fetch, later, stride, row, panel, panels, out);
       break;
     case 6:
-      if constexpr (kMaxRows >= 6) return tiles<6>(a, fetch, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 6) return tiles<6>(a, fetch, later, stride, row, panel, panels, out);
       break;
     case 7:
-      if constexpr (kMaxRows >= 7) return tiles<7>(a, fetch, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 7) return tiles<7>(a, fetch, later, stride, row, panel, panels, out);
       break;
     case 8:
-      if constexpr (kMaxRows >= 8) return tiles<8>(a, fetch, stride, row, panel, panels, out);
+      if constexpr (kMaxRows >= 8) return tiles<8>(a, fetch, later, stride, row, panel, panels, out);
       break;
   }
 }
@@ -223,12 +273,13 @@ static Fetch fetch_of(const MatmulArgs& a, int row) {
 static void matmul(const MatmulArgs& a, int first_panel, int last_panel) {
   const size_t stride = activation_stride(a.weight->kind, a.weight->k);
   alignas(64) float results[4][kMaxRows][kPanel];
+  Later later = later_of(a);
   for (int panel = first_panel; panel < last_panel; panel += 4) {
     const int panels = smaller(4, last_panel - panel);
     for (int row = 0; row < a.rows; row += kMaxRows) {
       const int rows = smaller(kMaxRows, a.rows - row);
       const Fetch fetch = fetch_of(a, row);
-      any_tiles(a, fetch, stride, row, rows, panel, panels, results);
+      any_tiles(a, fetch, later, stride, row, rows, panel, panels, results);
       finish(a, row, rows, panel, panels, results);
     }
   }

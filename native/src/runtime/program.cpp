@@ -15,7 +15,6 @@ constexpr int kLogitRows = 32;   // rows of logits in memory at once
 constexpr int kHeadPanels = 32;  // of logits that are computed at once: whole chunks of the sampler
 static_assert(kHeadPanels * kPanel % kSampleChunk == 0);
 constexpr int kSumColumns = 64;  // of hidden states that one thread adds up
-constexpr int kUnitKeys = 16;    // keys that stand side by side in the cache, at most
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
@@ -93,6 +92,7 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
   layer_bytes_ = layer_stride(layout_.block_bytes * static_cast<size_t>(num_blocks), layers_per_group_);
   num_blocks_ = num_blocks;
   kv_ = std::make_unique<KvMemory>(layer_bytes_ * static_cast<size_t>(layers_per_group_));
+  find_readers();
 }
 
 // ---- one step ----
@@ -261,56 +261,8 @@ int Program::begin_chunk(const Step& step, int first_row, int last_row, int work
   extend_rotations(furthest);
   plan_attention();
   plan_stores();
+  plan_later();
   return work;
-}
-
-void Program::plan_attention() {
-  tasks_.clear();
-  split_tasks_.clear();
-  const int group = shape_.heads / shape_.kv_heads;
-  const int rows_per_task = group <= kMaxQueryRows ? kMaxQueryRows / group * group : kMaxQueryRows;
-  int num_partials = 0;
-  for (int s = 0; s < static_cast<int>(segments_.size()); ++s) {
-    const Segment& segment = segments_[static_cast<size_t>(s)];
-    for (int first = 0; first < segment.num_rows * group; first += rows_per_task) {
-      const int rows = std::min(rows_per_task, segment.num_rows * group - first);
-      const int last_position = segment.position + (first + rows - 1) / group;
-      const int splits = last_position / kSplitKeys + 1;
-      for (int h = 0; h < shape_.kv_heads; ++h) {
-        tasks_.push_back({s, h, first, rows, splits, num_partials});
-        num_partials += splits;
-      }
-    }
-  }
-  // Few long tasks are cut at the splits, so that all threads have work; the sums are the same either way.
-  const int num_tasks = static_cast<int>(tasks_.size());
-  if (num_partials == num_tasks || num_tasks >= 8 * pool_.num_threads()) return;
-  for (int t = 0; t < num_tasks; ++t)
-    for (int s = 0; s < tasks_[static_cast<size_t>(t)].num_splits; ++s) split_tasks_.insert(split_tasks_.end(), {t, s});
-  partials_.resize(std::max(partials_.size(), partial_floats() * static_cast<size_t>(num_partials)));
-}
-
-// A decode's task is alone with its key and value of a head, and stores them itself: one stage fewer, and the block
-// that it is about to read comes into the cache once. Not so where splits, or some of the group's heads, are tasks of
-// their own.
-bool Program::stores_itself(const Segment& segment) const {
-  return segment.num_rows == 1 && split_tasks_.empty() && shape_.heads / shape_.kv_heads <= kMaxQueryRows;
-}
-
-// All other rows are stored before. Those in one unit of keys write to the same lines: they are one thread's.
-void Program::plan_stores() {
-  runs_.clear();
-  rows_in_runs_ = 0;
-  for (const Segment& segment : segments_) {
-    if (stores_itself(segment)) continue;
-    rows_in_runs_ += segment.num_rows;
-    for (int row = 0; row < segment.num_rows;) {
-      const int in_unit = kUnitKeys - (segment.position + row) % kUnitKeys;
-      const int rows = std::min(in_unit, segment.num_rows - row);
-      runs_.push_back({segment.first_row + row, rows});
-      row += rows;
-    }
-  }
 }
 
 void Program::run_layers() {
@@ -375,114 +327,9 @@ void Program::run_matmul(const Op& op, int tile, int) {
                         rows_,
                         row_of(op.out, 0),
                         static_cast<size_t>(columns_[static_cast<size_t>(op.out)]),
-                        op.epilogue};
+                        op.epilogue,
+                        later_of(op, tile, ceil_div(num_panels(*op.weight), op.panels_per_tile))};
   kernels_.matmul(args, first, last);
-}
-
-// ---- attention ----
-
-uint8_t* Program::layer_at(int layer) const { return kv_->data() + layer_bytes_ * static_cast<size_t>(layer); }
-
-uint8_t* Program::block_at(int layer, int block) const {
-  return layer_at(layer) + layout_.block_bytes * static_cast<size_t>(block);
-}
-
-size_t Program::query_bytes() const { return static_cast<size_t>(shape_.heads * shape_.head_dim) * 4; }
-
-void Program::run_rope(const Op& op, int index, int) {
-  const Run& run = runs_[static_cast<size_t>(index)];
-  for (int row = run.first_row; row < run.first_row + run.num_rows; ++row) store_row(op, row, 0, shape_.kv_heads);
-}
-
-void Program::store_row(const Op& op, int row, int first_kv_head, int last_kv_head) {
-  const Row& at = row_places_[static_cast<size_t>(row)];
-  kernels_.rope_store({&layout_, layer_at(op.layer), row_of(op.in, row),
-                       rotations_.data() + static_cast<size_t>(at.position * shape_.rope_dim),
-                       queries_.data() + query_bytes() * static_cast<size_t>(row), shape_.heads, shape_.rope_dim,
-                       shape_.scale, at.block[op.group * at.table_len], at.slot, first_kv_head, last_kv_head});
-}
-
-AttendArgs Program::attend_args(const Op& op, const Task& task) const {
-  const Segment& segment = segments_[static_cast<size_t>(task.segment)];
-  const size_t out = static_cast<size_t>(op.out);
-  const size_t row = static_cast<size_t>(segment.first_row), stride = static_cast<size_t>(columns_[out]);
-  return {&layout_,
-          layer_at(op.layer),
-          segment.blocks + op.group * segment.table_len,
-          queries_.data() + query_bytes() * row,
-          query_bytes(),
-          const_cast<float*>(buffers_[out].data()) + stride * row,
-          stride,
-          shape_.heads,
-          task.kv_head,
-          segment.position,
-          task.first_row,
-          task.num_rows,
-          op.window,
-          nullptr};
-}
-
-// Of the task behind this one, which is most likely this thread's next; null for the last.
-const AttendArgs* Program::args_behind(const Op& op, int task, AttendArgs* args) const {
-  const size_t behind = static_cast<size_t>(task) + 1;
-  if (behind == tasks_.size()) return nullptr;
-  *args = attend_args(op, tasks_[behind]);
-  return args;
-}
-
-// The first split that any row of the task attends to.
-int Program::first_split(const Op& op, const Task& task) const {
-  const int token = task.first_row / (shape_.heads / shape_.kv_heads);
-  return first_key(op.window, segments_[static_cast<size_t>(task.segment)].position + token) / kSplitKeys;
-}
-
-size_t Program::partial_floats() const {
-  return static_cast<size_t>(kMaxQueryRows) * static_cast<size_t>(shape_.head_dim + 2);
-}
-
-Partial Program::partial_at(float* memory, int index) const {
-  float* acc = memory + partial_floats() * static_cast<size_t>(index);
-  float* maximum = acc + kMaxQueryRows * shape_.head_dim;
-  return {acc, maximum, maximum + kMaxQueryRows};
-}
-
-void Program::run_task(const Op& op, int index, int thread) {
-  const Task& task = tasks_[static_cast<size_t>(index)];
-  Lines<float>& memory = thread_partials_[static_cast<size_t>(thread)];
-  memory.resize(std::max(memory.size(), partial_floats() * static_cast<size_t>(task.num_splits)));
-  const Segment& segment = segments_[static_cast<size_t>(task.segment)];
-  if (stores_itself(segment)) store_row(op, segment.first_row, task.kv_head, task.kv_head + 1);
-  AttendArgs args = attend_args(op, task), next;
-  args.next = args_behind(op, index, &next);
-  std::vector<Partial> partials;
-  Partial few[8];
-  Partial* list = few;
-  if (task.num_splits > 8) {
-    partials.resize(static_cast<size_t>(task.num_splits));
-    list = partials.data();
-  }
-  for (int s = first_split(op, task); s < task.num_splits; ++s) {
-    list[s] = partial_at(memory.data(), s);
-    kernels_.attend_split(args, s, list[s]);
-  }
-  kernels_.attend_merge(args, list, task.num_splits);
-}
-
-void Program::run_split(const Op& op, int index, int) {
-  const size_t i = static_cast<size_t>(index) * 2;
-  const Task& task = tasks_[static_cast<size_t>(split_tasks_[i])];
-  const int split = split_tasks_[i + 1];
-  if (split < first_split(op, task)) return;
-  AttendArgs args = attend_args(op, task), next;
-  args.next = args_behind(op, split_tasks_[i], &next);
-  kernels_.attend_split(args, split, partial_at(partials_.data(), task.first_partial + split));
-}
-
-void Program::run_merge(const Op& op, int index, int) {
-  const Task& task = tasks_[static_cast<size_t>(index)];
-  std::vector<Partial> partials;
-  for (int s = 0; s < task.num_splits; ++s) partials.push_back(partial_at(partials_.data(), task.first_partial + s));
-  kernels_.attend_merge(attend_args(op, task), partials.data(), task.num_splits);
 }
 
 // ---- hidden states ----
@@ -533,7 +380,7 @@ void Program::run_head(const Step& step, int first_row, int last_row, int* next_
                        activations_.data() + activation * static_cast<size_t>(i));
     });
     if (trace_) mark(Part::head_prepare, prepare_cost(w, head_norm_, rows));
-    const MatmulArgs args{&w, activations_.data(), rows, logits_.data(), stride, Epilogue::store};
+    const MatmulArgs args{&w, activations_.data(), rows, logits_.data(), stride, Epilogue::store, {}};
     pool_.each(ceil_div(num_panels(w), kHeadPanels), [&](int i, int) {
       kernels_.matmul(args, i * kHeadPanels, std::min((i + 1) * kHeadPanels, num_panels(w)));
       find_maxima(rows, i * kHeadPanels * kPanel);
