@@ -8,6 +8,7 @@
 
 #include "octavo/formats.h"
 #include "octavo/kernels.h"
+#include "octavo/kv_memory.h"
 #include "octavo/lines.h"
 #include "octavo/pool.h"
 #include "octavo/trace.h"
@@ -32,20 +33,6 @@ struct Step {
 };
 
 inline constexpr int kNoBlock = -1;
-
-// Anonymous memory for the KV cache, zero and untouched until used.
-class KvMemory {
- public:
-  explicit KvMemory(size_t size);
-  ~KvMemory();
-  KvMemory(const KvMemory&) = delete;
-  KvMemory& operator=(const KvMemory&) = delete;
-  uint8_t* data() const { return data_; }
-
- private:
-  uint8_t* data_;
-  size_t size_;
-};
 
 class Program {
  public:

@@ -91,7 +91,7 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
   layout_ = kv_layout(type, block_size, shape_.kv_heads, shape_.head_dim);
   layer_bytes_ = layer_stride(layout_.block_bytes * static_cast<size_t>(num_blocks), layers_per_group_);
   num_blocks_ = num_blocks;
-  kv_ = std::make_unique<KvMemory>(layer_bytes_ * static_cast<size_t>(layers_per_group_));
+  kv_ = std::make_unique<KvMemory>(layers_per_group_, layer_bytes_, layout_.block_bytes, num_blocks);
   find_readers();
 }
 
@@ -155,6 +155,8 @@ void Program::run(const Step& step, Trace* trace) {
   if (trace_) marked_s_ = seconds();
   check(step);
   timings_ = {};
+  const int end = step.block_ids.empty() ? 0 : *std::max_element(step.block_ids.begin(), step.block_ids.end()) + 1;
+  kv_->begin_step(pool_, end);
   copy_blocks(step);
   batch_ = &step.samples;
   int work = 0, next_logit = 0, next_job = 0;
@@ -169,6 +171,7 @@ void Program::run(const Step& step, Trace* trace) {
     if (!step.sum_rows.empty()) run_sums(step, first, last);
     run_head(step, first, last, &next_logit, &next_job);
   }
+  kv_->end_step();
 }
 
 void Program::copy_blocks(const Step& step) {
