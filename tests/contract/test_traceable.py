@@ -90,14 +90,19 @@ def products(spec: ModelSpec) -> dict[str, int]:
     }
 
 
+def goes_last(span: KernelSpan, spec: ModelSpec) -> bool:
+    """Whether it comes behind the last keys and values, where only rows go on that somebody reads."""
+    return span.layer == spec.num_layers - 1 and span.op in ("o", "gate_up", "down")
+
+
 def test_products_are_counted_by_their_shapes_and_weights_by_their_bytes(traced: Traced, kind: CpuKind) -> None:
     step(traced, runs(20, 3))
     model = cpu_model(BEST, kind)
     matmuls = [span for span in traced.spans if span.kernel in ("matmul", "head")]
     for span in matmuls:
-        rows = 2 if span.op == "head" else 23
+        rows = 2 if span.op == "head" or goes_last(span, model.spec) else 23
         assert span.operations == 2 * rows * products(model.spec)[span.op]
-        assert span.rows == 23
+        assert span.rows == rows
     layers = [span.layer for span in matmuls if span.op == "qkv"]
     assert layers == list(range(model.spec.num_layers))
     embed = next(span for span in traced.spans if span.op == "embed")
@@ -107,21 +112,37 @@ def test_products_are_counted_by_their_shapes_and_weights_by_their_bytes(traced:
 
 def test_more_rows_than_a_chunk_stream_the_weights_again(traced: Traced, kind: CpuKind) -> None:
     step(traced, runs(200, 100))
-    matmuls = [span for span in traced.spans if span.kernel == "matmul"]
+    matmuls = [span for span in traced.spans if span.kernel == "matmul" and span.layer == 0]
     chunk = max(span.rows for span in matmuls)
     num_whole, rest = divmod(300, chunk)
     assert num_whole and {span.rows for span in matmuls} == {chunk, rest}
     once = sum(span.streamed_bytes for span in matmuls if span.rows == rest)
     assert sum(span.streamed_bytes for span in matmuls) == (num_whole + 1) * once > 0
     operations = 2 * 300 * products(cpu_model(BEST, kind).spec)["down"]
-    assert sum(span.operations for span in matmuls if span.op == "down" and span.layer == 0) == operations
+    assert sum(span.operations for span in matmuls if span.op == "down") == operations
+
+
+def test_of_a_prompt_only_rows_that_are_read_go_through_the_end_of_the_last_layer(
+    traced: Traced, kind: CpuKind
+) -> None:
+    step(traced, runs(200, 100))
+    spec = cpu_model(BEST, kind).spec
+    last = [span for span in traced.spans if span.kernel == "matmul" and goes_last(span, spec)]
+    assert {op: sum(span.rows for span in last if span.op == op) for op in ("o", "gate_up", "down")} == {
+        "o": 2,
+        "gate_up": 2,
+        "down": 2,
+    }
+    attended = [span for span in traced.spans if span.kernel == "attend"]
+    whole, end = (sum(s.operations for s in attended if s.layer == layer) for layer in (0, spec.num_layers - 1))
+    assert 0 < end < whole / 10
 
 
 def test_attention_is_counted_by_the_keys_that_rows_see(traced: Traced, kind: CpuKind) -> None:
     step(traced, runs(20, 3))
     model = cpu_model(BEST, kind)
     spec = model.spec
-    for span in (span for span in traced.spans if span.kernel == "attend"):
+    for span in (span for span in traced.spans if span.kernel == "attend" and span.layer != spec.num_layers - 1):
         assert span.layer is not None
         window = spec.window(span.layer) or 10**9
         seen = sum(min(position + 1, window) for length in (20, 3) for position in range(length))

@@ -127,8 +127,16 @@ class Program {
   void plan_later();
   void find_readers();
   bool stores_itself(const Segment& segment) const;
+  void plan_needed(const Step& step, int first_row, int last_row);
+  void drop_tasks();
+  void keep_needed(int buffer);
+  int place_of(int row) const;
+  void add_stage(Op& op, Part part, int count, void (*run)(void*, int, int));
   void add_stages(Op& op);
+  void add_store_stage(Op& op);
+  void add_attend_stages(Op& op);
   void run_layers();
+  void run_stages();
   void run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job);
   void run_sums(const Step& step, int first_row, int last_row);
 
@@ -171,6 +179,7 @@ class Program {
   AttentionShape shape_;
   std::vector<float> inverse_frequencies_;
   std::vector<Op> ops_;
+  size_t last_attention_ = 0;  // its place among them
   std::vector<int> columns_;
   const float* head_norm_ = nullptr;
   float head_eps_ = 0;
@@ -195,7 +204,8 @@ class Program {
   std::vector<Task> tasks_;
   std::vector<int> split_tasks_;  // (task, split) pairs, one after the other; empty where tasks run whole
   std::vector<std::vector<int32_t>>
-      later_;  // of each group: blocks that decodes attend to, in the order of their tasks
+      later_;                // of each group: blocks that decodes attend to, in the order of their tasks
+  std::vector<int> needed_;  // rows whose hidden states are read in the end, ascending
   std::vector<Addend> addends_;
   std::vector<Stage> stages_;
 

@@ -1,6 +1,7 @@
 // What a program does for attention: its tasks, what they store, what they read, and what is asked for before.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "octavo/program.h"
 
@@ -85,6 +86,27 @@ void Program::plan_attention() {
   for (int t = 0; t < num_tasks; ++t)
     for (int s = 0; s < tasks_[static_cast<size_t>(t)].num_splits; ++s) split_tasks_.insert(split_tasks_.end(), {t, s});
   partials_.resize(std::max(partials_.size(), partial_floats() * static_cast<size_t>(num_partials)));
+}
+
+// Leaves those that a needed row is of, and those that store their own key and value.
+void Program::drop_tasks() {
+  const int group = shape_.heads / shape_.kv_heads;
+  std::vector<Task> kept;
+  std::vector<int> kept_splits;
+  size_t next_split = 0;
+  for (size_t t = 0; t < tasks_.size(); ++t) {
+    const Task& task = tasks_[t];
+    const Segment& segment = segments_[static_cast<size_t>(task.segment)];
+    const int first = segment.first_row + task.first_row / group;
+    const int last = segment.first_row + (task.first_row + task.num_rows - 1) / group;
+    const auto needed = std::lower_bound(needed_.begin(), needed_.end(), first);
+    const bool keep = stores_itself(segment) || (needed != needed_.end() && *needed <= last);
+    for (; next_split < split_tasks_.size() && static_cast<size_t>(split_tasks_[next_split]) == t; next_split += 2)
+      if (keep) kept_splits.insert(kept_splits.end(), {static_cast<int>(kept.size()), split_tasks_[next_split + 1]});
+    if (keep) kept.push_back(task);
+  }
+  tasks_ = std::move(kept);
+  split_tasks_ = std::move(kept_splits);
 }
 
 // A decode's task is alone with its key and value of a head, and stores them itself: one stage fewer, and the block

@@ -73,6 +73,7 @@ void Program::attention(int qkv, int out, int group, int window) {
   ops_.push_back(
       {Kind::attention, qkv, out, own.num_layers++, nullptr, 0, nullptr, Epilogue::store, this, 0, group, window});
   layers_per_group_ = std::max(layers_per_group_, own.num_layers);
+  last_attention_ = ops_.size() - 1;
 }
 
 void Program::head(int in, const float* norm, float eps, const Weight& weight) {
@@ -265,15 +266,64 @@ int Program::begin_chunk(const Step& step, int first_row, int last_row, int work
   plan_attention();
   plan_stores();
   plan_later();
+  plan_needed(step, first_row, last_row);
   return work;
 }
 
+// Most of a prompt's rows leave nothing but their keys and values.
+void Program::plan_needed(const Step& step, int first_row, int last_row) {
+  needed_.clear();
+  const auto from = [&](int row) { return std::lower_bound(step.logit_rows.begin(), step.logit_rows.end(), row); };
+  for (auto row = from(first_row); row != from(last_row); ++row) needed_.push_back(*row - first_row);
+  const size_t logits = needed_.size();
+  for (size_t i = 0; i < step.sum_rows.size(); i += 2)
+    for (int row = std::max(step.sum_rows[i], first_row); row < std::min(step.sum_rows[i + 1], last_row); ++row)
+      needed_.push_back(row - first_row);
+  if (needed_.size() == logits) return;
+  std::sort(needed_.begin(), needed_.end());
+  needed_.erase(std::unique(needed_.begin(), needed_.end()), needed_.end());
+}
+
+// Where row `row` of the chunk, which is needed, stands once all layers have run.
+int Program::place_of(int row) const {
+  return static_cast<int>(std::lower_bound(needed_.begin(), needed_.end(), row) - needed_.begin());
+}
+
+// Moves needed rows to the front.
+void Program::keep_needed(int buffer) {
+  const size_t bytes = static_cast<size_t>(columns_[static_cast<size_t>(buffer)]) * sizeof(float);
+  for (int i = 0; i < static_cast<int>(needed_.size()); ++i) {
+    const int row = needed_[static_cast<size_t>(i)];
+    if (row != i) std::memcpy(row_of(buffer, i), row_of(buffer, row), bytes);
+  }
+}
+
+// Once the last keys and values are stored, only rows whose hidden states somebody reads go on.
 void Program::run_layers() {
-  stages_.clear();
-  for (Op& op : ops_) add_stages(op);
+  Op& last = ops_[last_attention_];
+  for (size_t i = 0; i < last_attention_; ++i) add_stages(ops_[i]);
+  add_store_stage(last);
+  if (static_cast<int>(needed_.size()) < rows_) {
+    run_stages();
+    drop_tasks();
+    add_attend_stages(last);
+    run_stages();
+    keep_needed(last.out);
+    keep_needed(head_in_);
+    rows_ = static_cast<int>(needed_.size());
+    if (!rows_) return;
+  } else {
+    add_attend_stages(last);
+  }
+  for (size_t i = last_attention_ + 1; i < ops_.size(); ++i) add_stages(ops_[i]);
+  run_stages();
+}
+
+void Program::run_stages() {
   if (trace_) stage_ends_.resize(stages_.size());
   pool_.run(stages_.data(), static_cast<int>(stages_.size()), trace_ ? stage_ends_.data() : nullptr);
   if (trace_) mark_layers();
+  stages_.clear();
 }
 
 template <void (Program::*kMethod)(const Program::Op&, int, int)>
@@ -282,29 +332,35 @@ void Program::run_op(void* context, int index, int thread) {
   (op.program->*kMethod)(op, index, thread);
 }
 
+void Program::add_stage(Op& op, Part part, int count, void (*run)(void*, int, int)) {
+  if (count) stages_.push_back({count, &op, run, static_cast<int>(part)});
+}
+
 void Program::add_stages(Op& op) {
-  const int num_tasks = static_cast<int>(tasks_.size());
-  const auto add = [&](Part part, int count, void (*run)(void*, int, int)) {
-    stages_.push_back({count, &op, run, static_cast<int>(part)});
-  };
   switch (op.kind) {
     case Kind::embed:
-      add(Part::embed, rows_, run_op<&Program::run_embed>);
+      add_stage(op, Part::embed, rows_, run_op<&Program::run_embed>);
       break;
     case Kind::matmul:
-      add(Part::prepare, rows_, run_op<&Program::run_prepare>);
-      add(Part::matmul, ceil_div(num_panels(*op.weight), op.panels_per_tile), run_op<&Program::run_matmul>);
+      add_stage(op, Part::prepare, rows_, run_op<&Program::run_prepare>);
+      add_stage(op, Part::matmul, ceil_div(num_panels(*op.weight), op.panels_per_tile), run_op<&Program::run_matmul>);
       break;
     case Kind::attention:
-      if (!runs_.empty()) add(Part::rope_store, static_cast<int>(runs_.size()), run_op<&Program::run_rope>);
-      if (split_tasks_.empty()) {
-        add(Part::attend, num_tasks, run_op<&Program::run_task>);
-      } else {
-        add(Part::attend, static_cast<int>(split_tasks_.size() / 2), run_op<&Program::run_split>);
-        add(Part::merge, num_tasks, run_op<&Program::run_merge>);
-      }
+      add_store_stage(op);
+      add_attend_stages(op);
       break;
   }
+}
+
+void Program::add_store_stage(Op& op) {
+  add_stage(op, Part::rope_store, static_cast<int>(runs_.size()), run_op<&Program::run_rope>);
+}
+
+void Program::add_attend_stages(Op& op) {
+  const int num_tasks = static_cast<int>(tasks_.size());
+  if (split_tasks_.empty()) return add_stage(op, Part::attend, num_tasks, run_op<&Program::run_task>);
+  add_stage(op, Part::attend, static_cast<int>(split_tasks_.size() / 2), run_op<&Program::run_split>);
+  add_stage(op, Part::merge, num_tasks, run_op<&Program::run_merge>);
 }
 
 float* Program::row_of(int buffer, int row) {
@@ -349,8 +405,9 @@ void Program::run_sums(const Step& step, int first_row, int last_row) {
   const size_t stride = kernels_.activation_stride(WeightKind::f32, columns) / sizeof(float);
   hidden_states_.resize(std::max(hidden_states_.size(), stride * addends_.size()));
   pool_.each(static_cast<int>(addends_.size()), [&](int i, int) {
-    kernels_.prepare(WeightKind::f32, row_of(head_in_, addends_[static_cast<size_t>(i)].row), head_norm_, head_eps_,
-                     columns, reinterpret_cast<uint8_t*>(hidden_states_.data() + stride * static_cast<size_t>(i)));
+    kernels_.prepare(WeightKind::f32, row_of(head_in_, place_of(addends_[static_cast<size_t>(i)].row)), head_norm_,
+                     head_eps_, columns,
+                     reinterpret_cast<uint8_t*>(hidden_states_.data() + stride * static_cast<size_t>(i)));
   });
   pool_.each(ceil_div(columns, kSumColumns), [&](int tile, int) {
     const int first = tile * kSumColumns, last = std::min(first + kSumColumns, columns);
@@ -379,7 +436,7 @@ void Program::run_head(const Step& step, int first_row, int last_row, int* next_
     maxima_.resize(std::max(maxima_.size(), static_cast<size_t>(sample_chunks(w.n) * rows)));
     pool_.each(rows, [&](int i, int) {
       const int row = step.logit_rows[static_cast<size_t>(first_logit_ + i)] - first_row;
-      kernels_.prepare(w.kind, row_of(head_in_, row), head_norm_, head_eps_, w.k,
+      kernels_.prepare(w.kind, row_of(head_in_, place_of(row)), head_norm_, head_eps_, w.k,
                        activations_.data() + activation * static_cast<size_t>(i));
     });
     if (trace_) mark(Part::head_prepare, prepare_cost(w, head_norm_, rows));

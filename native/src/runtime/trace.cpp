@@ -55,22 +55,24 @@ Cost Program::sum_cost(double rows) const {
 
 Cost Program::sample_cost(int num_jobs) const { return {0, static_cast<double>(num_jobs) * vocab() * kFloat, 0, 0}; }
 
-// Each key and value is streamed once for each segment, and read once for each task.
+// Each key and value is streamed once for each segment that has tasks, and read once for each task.
 Cost Program::attend_cost(const Op& op) const {
   const double key_bytes = 2.0 * static_cast<double>(kv_tile_bytes(layout_.type, 1, shape_.head_dim));
   const auto reach = [&](int first, int last) { return static_cast<double>(last + 1 - first_key(op.window, first)); };
-  double distinct = 0, attended = 0, read = 0;
-  for (const Segment& segment : segments_) {
-    distinct += reach(segment.position, segment.position + segment.num_rows - 1) * shape_.kv_heads;
-    for (int p = segment.position; p < segment.position + segment.num_rows; ++p) attended += reach(p, p) * shape_.heads;
-  }
+  double distinct = 0, attended = 0, read = 0, queries = 0;
   const int group = shape_.heads / shape_.kv_heads;
+  int counted = -1;
   for (const Task& task : tasks_) {
-    const int position = segments_[static_cast<size_t>(task.segment)].position;
-    read += reach(position + task.first_row / group, position + (task.first_row + task.num_rows - 1) / group);
+    const Segment& segment = segments_[static_cast<size_t>(task.segment)];
+    const auto position = [&](int row) { return segment.position + (task.first_row + row) / group; };
+    if (task.segment != counted)
+      distinct += reach(segment.position, segment.position + segment.num_rows - 1) * shape_.kv_heads;
+    counted = task.segment;
+    for (int row = 0; row < task.num_rows; ++row) attended += reach(position(row), position(row));
+    read += reach(position(0), position(task.num_rows - 1));
+    queries += static_cast<double>(task.num_rows) * shape_.head_dim;
   }
   const Cost store = store_cost(rows_ - rows_in_runs_);
-  const double queries = static_cast<double>(rows_) * shape_.heads * shape_.head_dim;
   return {distinct * key_bytes, read * key_bytes + queries * kFloat + store.read, queries * kFloat + store.written,
           4.0 * attended * shape_.head_dim};
 }
