@@ -59,8 +59,8 @@ void Program::embed(const Weight& table, int out) {
 }
 
 void Program::matmul(int in, const float* norm, float eps, const Weight& weight, Epilogue epilogue, int out) {
-  // Tiles of four panels keep enough sums in flight; where that leaves few tiles, smaller ones balance better.
-  const int panels_per_tile = num_panels(weight) / 4 >= 6 * pool_.num_threads() ? 4 : 2;
+  // Panels of a tile share the rows that are near; where four leave few tiles, two balance better.
+  const int panels_per_tile = num_panels(weight) / 4 >= 16 * pool_.num_threads() ? 4 : 2;
   ops_.push_back({Kind::matmul, in, out, 0, norm, eps, &weight, epilogue, this, panels_per_tile});
 }
 
