@@ -48,7 +48,7 @@ class KvMemory {
   std::mutex mutex_;               // of all below
   std::condition_variable changed_;
   int taken_ = 0, used_ = 0;  // blocks from the first on: that have memory, that a step has used
-  Clock::time_point idle_since_ = Clock::now();
+  Clock::time_point idle_since_;
   bool ended_ = false;
   std::thread ahead_;
 };

@@ -12,6 +12,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kAhead = size_t{512} << 20;          // bytes that are taken before they are used: seconds of prompts
 constexpr size_t kSmall = 16 * kHugePage;             // a cache that is not worth a thread
 constexpr auto kIdle = std::chrono::milliseconds(5);  // without a step
+constexpr auto kStart = std::chrono::seconds(1);      // of a server, that needs its cores for other things
 
 }  // namespace
 
@@ -20,7 +21,8 @@ KvMemory::KvMemory(int layers, size_t layer_bytes, size_t block_bytes, int num_b
       num_blocks_(num_blocks),
       layer_bytes_(layer_bytes),
       block_bytes_(block_bytes),
-      size_(layer_bytes * static_cast<size_t>(layers)) {
+      size_(layer_bytes * static_cast<size_t>(layers)),
+      idle_since_(Clock::now() + kStart) {
   void* p = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();
   madvise(p, size_, MADV_HUGEPAGE);  // a hint: attention walks many blocks, and page walks cost more than reading
