@@ -57,18 +57,13 @@ class MatmulCase:
         return f"{self.format}-as-{self.kind}-{self.n}x{self.k}-rows{self.rows}"
 
     @property
-    def affine(self) -> bool:
-        with_minima = self.format in (Format.Q4_1, Format.Q5_1, Format.Q4_K, Format.Q5_K)
-        return self.kind in ("q4", "q8") and (with_minima or (self.kind == "q4" and BLOCKS[self.format][0] == 1))
-
-    @property
     def columns(self) -> int:
         return -(-self.n // PANEL) * PANEL
 
     def weight(self) -> tuple[_native.PackedWeight, Floats]:
         """The packed matrix, and its values."""
         raw = raw_tensor(self.format, self.n, self.k, seed=self.n + self.k)
-        packed = _native.PackedWeight(_native.Arena(), self.kind, self.affine, self.n, self.k)
+        packed = _native.PackedWeight(_native.Arena(), self.kind, [self.format.value], self.n, self.k)
         packed.pack(_native.Pool(1), raw, self.format.value, self.n)
         return packed, dequantize(raw, TensorInfo((self.n, self.k), self.format)).astype(np.float64)
 

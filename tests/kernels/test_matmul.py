@@ -14,20 +14,28 @@ QUANTISED = {
 }
 PLAIN = {"bf16": (Format.BF16, Format.F16, Format.Q4_1), "f32": (Format.F32, Format.F16, Format.Q4_1, Format.Q6_K)}
 
-CASES = [
-    MatmulCase(format_, kind, n, k, rows)
-    for kind, formats in (QUANTISED | PLAIN).items()
-    for format_ in formats
-    for n, k, rows in ((48, 256, 3), (87, 512, 11))
-] + [
-    MatmulCase(Format.Q8_0, "q8", 1, 32, 1),
-    MatmulCase(Format.F32, "f32", 17, 16, 2),
-    MatmulCase(Format.BF16, "bf16", 17, 48, 5),  # a row is no whole groups
-    MatmulCase(Format.BF16, "bf16", 33, 80, 40),
-    MatmulCase(Format.Q4_1, "q4", 33, 4128, 40),  # longer than what is widened at once
-    MatmulCase(Format.BF16, "bf16", 33, 4128, 40),
-    MatmulCase(Format.Q8_0, "q8", 17, 64, 300),
-]
+CASES = (
+    [
+        MatmulCase(format_, kind, n, k, rows)
+        for kind, formats in (QUANTISED | PLAIN).items()
+        for format_ in formats
+        for n, k, rows in ((48, 256, 3), (87, 512, 11))
+    ]
+    + [
+        MatmulCase(Format.Q8_0, "q8", 1, 32, 1),
+        MatmulCase(Format.F32, "f32", 17, 16, 2),
+        MatmulCase(Format.BF16, "bf16", 17, 48, 5),  # a row is no whole groups
+        MatmulCase(Format.BF16, "bf16", 33, 80, 40),
+        MatmulCase(Format.Q4_1, "q4", 33, 4128, 40),  # longer than what is widened at once
+        MatmulCase(Format.BF16, "bf16", 33, 4128, 40),
+        MatmulCase(Format.Q8_0, "q8", 17, 64, 300),
+    ]
+    + [
+        MatmulCase(format_, kind, 33, k, rows)  # an odd number of groups: the last has no other to share a line with
+        for kind, format_ in (("q4", Format.Q4_0), ("q8", Format.Q5_0), ("q8", Format.F32))
+        for k, rows in ((32, 1), (96, 9), (352, 3))
+    ]
+)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -53,7 +61,10 @@ def test_a_row_gives_the_same_bits_alone_and_in_any_batch(kind: str, isa: str):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("format_", "kind"), [(Format.Q4_1, "q4"), (Format.Q8_0, "q8"), (Format.BF16, "bf16")])
+@pytest.mark.parametrize(
+    ("format_", "kind"),
+    [(Format.Q4_0, "q4"), (Format.Q4_1, "q4"), (Format.Q8_0, "q8"), (Format.F32, "q8"), (Format.BF16, "bf16")],
+)
 @pytest.mark.parametrize(("n", "k"), [(80, 96), (33, 4128)])
 def test_a_row_gives_the_same_bits_in_batches_of_every_size(n: int, k: int, format_: Format, kind: str, isa: str):
     """At 1 to 70 rows kernels change their tiles; with long rows they also cut what they add up."""
@@ -75,7 +86,7 @@ def test_weights_of_any_size_keep_their_precision(exponent: int, kind: str, isa:
     rng = np.random.default_rng(exponent + 20)
     rows = rng.normal(0, 1, (32, 128)) * 2.0 ** np.linspace(-8, -2, 32)[:, None]
     raw = (rows * 2.0**exponent).astype(np.float32)
-    packed = _native.PackedWeight(_native.Arena(), kind, case.affine, case.n, case.k)
+    packed = _native.PackedWeight(_native.Arena(), kind, ["F32"], case.n, case.k)
     packed.pack(_native.Pool(1), raw.tobytes(), "F32", case.n)
     x = case.x()
     error = np.abs(case.run(isa, packed, x)[:, : case.n] - x.astype(np.float64) @ raw.astype(np.float64).T)
@@ -126,21 +137,37 @@ def test_rows_of_zeros_and_huge_rows_stay_finite(isa: str):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["q4", "q8", "bf16", "f32"])
-def test_a_row_of_a_packed_table_is_read_back(kind: str, isa: str):
+@pytest.mark.parametrize("k", [32, 96, 128])
+def test_a_row_of_a_packed_table_is_read_back(k: int, kind: str, isa: str):
     format_ = (QUANTISED | PLAIN)[kind][0]
-    case = MatmulCase(format_, kind, 33, 64, 1)
+    case = MatmulCase(format_, kind, 33, k, 1)
     packed, w = case.weight()
     for row in (0, 15, 16, 32):
-        out = np.empty((1, 64), np.float32)
+        out = np.empty((1, k), np.float32)
         _native.gather(isa, packed, row, out)
         np.testing.assert_allclose(out[0], w[row], rtol=2.0**-9 if kind == "bf16" else 1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("k", [32, 96, 128])
+def test_scales_are_the_same_wherever_there_is_room_for_them(k: int, isa: str):
+    """What 16 bits hold, 32 hold too: a matrix that also takes rounded floats keeps each number of a Q8_0 tensor."""
+    case = MatmulCase(Format.Q8_0, "q8", 33, k, 9)
+    alone, _ = case.weight()
+    raw = raw_tensor(Format.Q8_0, case.n, k, seed=case.n + k)
+    fused = _native.PackedWeight(_native.Arena(), "q8", ["F32", "Q8_0"], case.n, k)
+    fused.pack(_native.Pool(1), raw, "Q8_0", case.n)
+    assert alone.num_bytes < fused.num_bytes or k == 32
+    assert case.run(isa, alone, case.x()).tobytes() == case.run(isa, fused, case.x()).tobytes()
 
 
 @pytest.mark.parametrize(
     ("kind", "format_", "n", "k", "message"),
     [
         ("q4", "Q8_0", 16, 32, "4-bit"),
-        ("q8", "Q4_1", 16, 32, "affine"),
+        ("q8", "Q4_1", 16, 32, "made for other formats"),
+        ("q8", "F32", 16, 32, "made for other formats"),
+        ("q4", "BF16", 16, 32, "made for other formats"),
         ("q4", "Q4_0", 16, 48, "multiple of 32"),
         ("f32", "F32", 0, 16, "cannot be packed"),
         ("f32", "Q9_9", 16, 16, "unknown tensor format"),
@@ -148,15 +175,17 @@ def test_a_row_of_a_packed_table_is_read_back(kind: str, isa: str):
 )
 def test_what_cannot_be_packed_is_refused(kind: str, format_: str, n: int, k: int, message: str):
     with pytest.raises(ValueError, match=message):
-        weight = _native.PackedWeight(_native.Arena(), kind, False, n, k)
-        weight.pack(_native.Pool(1), bytes(34 * n if format_ == "Q8_0" else 20 * n), format_, n)
+        weight = _native.PackedWeight(_native.Arena(), kind, ["Q4_0"], n, k)
+        num_bytes = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20, "BF16": 64, "F32": 128}.get(format_, 20) * n
+        weight.pack(_native.Pool(1), bytes(num_bytes), format_, n)
 
 
 @pytest.mark.parametrize(
-    ("affine", "value", "message"), [(True, 1e38, "does not fit 16 bits"), (False, np.inf, "not a finite number")]
+    ("formats", "value", "message"),
+    [(["Q4_1", "F32"], 1e38, "does not fit 16 bits"), (["F32"], np.inf, "not a finite number")],
 )
-def test_a_scale_that_cannot_be_kept_is_refused_and_not_made_infinite(affine: bool, value: float, message: str):
-    weight = _native.PackedWeight(_native.Arena(), "q8", affine, 16, 32)
+def test_a_scale_that_cannot_be_kept_is_refused_and_not_made_infinite(formats: list[str], value: float, message: str):
+    weight = _native.PackedWeight(_native.Arena(), "q8", formats, 16, 32)
     with pytest.raises(ValueError, match=message):
         weight.pack(_native.Pool(2), np.full(16 * 32, value, np.float32).tobytes(), "F32", 16)
 

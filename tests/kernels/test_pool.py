@@ -11,7 +11,7 @@ from tests.kernels.cases import MatmulCase, raw_tensor
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
 def test_packing_gives_the_same_matrix_on_any_number_of_threads(num_threads: int):
     case = MatmulCase(Format.Q4_1, "q4", 160, 64, 5)
-    packed = _native.PackedWeight(_native.Arena(), "q4", True, case.n, case.k)
+    packed = _native.PackedWeight(_native.Arena(), "q4", ["Q4_1"], case.n, case.k)
     pool = _native.Pool(num_threads)
     assert pool.num_threads == num_threads
     raw = raw_tensor(case.format, case.n, case.k, seed=case.n + case.k)

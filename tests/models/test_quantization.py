@@ -84,7 +84,7 @@ def test_four_bits_are_nearer_than_either_of_the_formats_that_they_are_kept_in()
     x = np.random.default_rng(0).standard_t(5, (64, 256)).astype(np.float32)
     x[1] = 0
     x[2] = 0.25
-    packed = _native.PackedWeight(_native.Arena(), "q4", True, *x.shape)
+    packed = _native.PackedWeight(_native.Arena(), "q4", ["F32"], *x.shape)
     packed.pack(_native.Pool(1), x.tobytes(), "F32", len(x))
     found = np.empty_like(x)
     for row in range(len(x)):
@@ -110,7 +110,7 @@ def squared_error_of_q4_1(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["q4", "q8"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_weight_that_is_no_number_is_not_rounded_to_one(kind: str, value: float):
-    weight = _native.PackedWeight(_native.Arena(), kind, kind == "q4", 16, 64)
+    weight = _native.PackedWeight(_native.Arena(), kind, ["F32"], 16, 64)
     floats = np.ones((16, 64), np.float32)
     floats[7, 40] = value
     with pytest.raises(ValueError, match="a weight is not a finite number"):

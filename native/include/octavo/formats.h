@@ -40,14 +40,15 @@ class Arena {
 // A packed matrix in an arena, which outlives it. Filled by `pack`, read as `view()`.
 class PackedWeight {
  public:
-  // `affine` holds for q4 and q8 only. n is rounded up to whole panels with rows of zeros.
-  PackedWeight(Arena& arena, WeightKind kind, bool affine, int n, int k);
+  // `formats`: all that will be packed into it, as they decide which constants a group of q4 or q8 has. n is rounded up
+  // to whole panels with rows of zeros.
+  PackedWeight(Arena& arena, WeightKind kind, const std::vector<Format>& formats, int n, int k);
 
   // Packs `rows` rows, given in `format`, into panels first_panel, first_panel + panel_step, ...
   // Where the target is q8 and the source is a float or Q6_K format, each group of 32 is rounded to 8 bits; where it is
   // q4 with minima and the source a float format, to 4 bits.
-  // Throws std::invalid_argument where sizes do not match, q4 is asked of another format with more than 4 bits, or a
-  // number that is rounded is not finite.
+  // Throws std::invalid_argument where sizes do not match, q4 is asked of another format with more than 4 bits,
+  // `format` needs other constants than the matrix has, or a number that is rounded is not finite.
   void pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format format, int rows, int first_panel, int panel_step);
 
   const Weight& view() const { return weight_; }

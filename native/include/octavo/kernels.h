@@ -11,37 +11,59 @@
 
 namespace octavo {
 
-inline constexpr int kPanel = 16;  // columns (outputs) that are computed side by side
-inline constexpr int kGroup = 32;  // elements along K that share a scale
-inline constexpr int kNibbleBytes = 256, kByteBytes = 512,
-                     kConstantBytes = 64;  // of a group of q4, of q8, and behind both
-inline constexpr int kRowTile = 16;        // rows of activations that may be read at once
-inline constexpr int kTileKeys = 64;       // keys between two rescalings of the online softmax
-inline constexpr int kSplitKeys = 512;     // keys of one partial attention; a multiple of kTileKeys
-inline constexpr int kMaxInt8Dim = 512;    // of a head: 512 products of a word and a byte fit 32 bits
-inline constexpr int kMaxQueryRows = 6;    // query rows that share one reading of the keys
+inline constexpr int kPanel = 16;        // columns (outputs) that are computed side by side
+inline constexpr int kGroup = 32;        // elements along K that share a scale
+inline constexpr int kRowTile = 16;      // rows of activations that may be read at once
+inline constexpr int kTileKeys = 64;     // keys between two rescalings of the online softmax
+inline constexpr int kSplitKeys = 512;   // keys of one partial attention; a multiple of kTileKeys
+inline constexpr int kMaxInt8Dim = 512;  // of a head: 512 products of a word and a byte fit 32 bits
+inline constexpr int kMaxQueryRows = 6;  // query rows that share one reading of the keys
 
 enum class WeightKind : int { q4, q8, bf16, f32 };
+// Of a group: f16 scale; f32 scale, where 16 bits do not hold it; f16 scale and f16 minimum.
+enum class Constants : int { scale, wide_scale, scale_and_minimum };
 enum class KvType : int { f32, bf16, f16, int8 };
 enum class Epilogue : int { store, add, swiglu };
 
 // A matrix [n, k] in panels of kPanel rows; the last panel is padded with zeros.
-//   q4:   per group  nibbles [4][64], constants [64]
+//   q4:   per group  nibbles [4][64], constants
 //         byte c*4+t of a line j: low nibble = element 8j+t of column c, high nibble = element 8j+4+t
-//   q8:   per group  bytes [8][64], constants [64]; byte c*4+t of line j = element 4j+t of column c
-//         constants are f32 scale [16] where symmetric, f16 scale [16] and f16 minimum [16] where affine
+//   q8:   per group  bytes [8][64], constants; byte c*4+t of line j = element 4j+t of column c
+//         constants are a line of [16] each; where half a line is enough, two groups have one between them
 //   bf16: [k/2][16][2]   f32: [k][16]
-// A quantised element is scale * (q - zero) where symmetric, scale * q + minimum where affine. A panel is one stream of
-// whole cache lines, in the order in which it is read.
+// A quantised element is scale * (q - zero), or scale * q + minimum. A panel is one stream of whole cache lines, in the
+// order in which it is read.
 struct Weight {
   WeightKind kind;
-  bool affine;
+  Constants constants;  // of q4 (never wide_scale) and q8
   int zero;
   int n, k;
   size_t panel_bytes;
   const uint8_t* data;
   float largest;  // of q4 and q8: no element that a group could hold is larger
 };
+
+// Where a panel of q4 or q8 has what. Static, as files of different instruction sets share no function.
+static constexpr int quant_bytes(WeightKind kind) { return kPanel * kGroup / (kind == WeightKind::q4 ? 2 : 1); }
+static constexpr int constant_bytes(Constants constants) { return constants == Constants::scale ? 32 : 64; }
+
+// Do the constants of group `g` stand before its quants? Where they take half a line, every second group's do.
+static constexpr bool turned(Constants constants, int g) { return constants == Constants::scale && (g & 1); }
+
+// From the quants of group `g` to its constants, and to the next group's quants.
+static constexpr int to_constants(WeightKind kind, Constants constants, int g) {
+  return turned(constants, g) ? -constant_bytes(constants) : quant_bytes(kind);
+}
+static constexpr int to_next(WeightKind kind, Constants constants, int g) {
+  return quant_bytes(kind) + (turned(constants, g) ? 0 : 64);
+}
+
+// The quants of group `g`; of the number of groups, the end.
+static constexpr size_t quants_at(WeightKind kind, Constants constants, int g) {
+  const int own = quant_bytes(kind) + constant_bytes(constants);
+  return static_cast<size_t>(g) * static_cast<size_t>(own) +
+         (turned(constants, g) ? 64 - constant_bytes(constants) : 0);
+}
 
 // Memory that a later stage reads: bytes first .. last - 1 of blocks of `block_bytes` that stand side by side in
 // `blocks`, counted from `base` on. While products are computed, memory is idle: some of these lines are asked for.

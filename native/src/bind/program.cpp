@@ -116,10 +116,13 @@ void bind_program(nb::module_& m) {
   nb::class_<PackedWeight>(m, "PackedWeight")
       .def(
           "__init__",
-          [](PackedWeight* self, Arena& arena, const std::string& kind, bool affine, int n, int k) {
-            new (self) PackedWeight(arena, weight_kind_named(kind), affine, n, k);
+          [](PackedWeight* self, Arena& arena, const std::string& kind, const std::vector<std::string>& formats, int n,
+             int k) {
+            std::vector<Format> parsed;
+            for (const std::string& format : formats) parsed.push_back(format_named(format));
+            new (self) PackedWeight(arena, weight_kind_named(kind), parsed, n, k);
           },
-          nb::arg("arena"), nb::arg("kind"), nb::arg("affine"), nb::arg("n"), nb::arg("k"), nb::keep_alive<1, 2>())
+          nb::arg("arena"), nb::arg("kind"), nb::arg("formats"), nb::arg("n"), nb::arg("k"), nb::keep_alive<1, 2>())
       .def("pack", &pack, nb::arg("pool"), nb::arg("raw"), nb::arg("format"), nb::arg("rows"),
            nb::arg("first_panel") = 0, nb::arg("panel_step") = 1)
       .def_prop_ro("kind", [](const PackedWeight& weight) { return name_of(weight.view().kind); })

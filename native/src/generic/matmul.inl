@@ -6,10 +6,9 @@
 
 using Tile = float (*)[kMaxRows][kPanel];  // [panels][MR][16]
 
-// What a tile asks for of the weights that come later: all of the panels behind it, or, of 8-bit weights, a few lines
-// with each group, from `offset` bytes behind its own panel on.
+// What a tile asks for of the weights that come later: some lines with each group, from `offset` bytes behind the
+// beginning of its own panel on. Of 4-bit weights they are always as many as a group has.
 struct Fetch {
-  bool all;
   int lines;
   size_t offset;
 };
@@ -38,10 +37,15 @@ struct Later {
   }
 };
 
+// Of quants and constants; two groups that share a line of constants count it both.
+static constexpr int lines_of_group(WeightKind kind, Constants constants) {
+  return (quant_bytes(kind) + constant_bytes(constants) + 63) / 64;
+}
+
 // Memory has time for about seven lines while eight rows pass over a group; the group itself comes once.
 static Later later_of(const MatmulArgs& a) {
-  const int record = ((a.weight->kind == WeightKind::q4 ? kNibbleBytes : kByteBytes) + kConstantBytes) / 64;
-  const int tiles = (a.rows + kMaxRows - 1) / kMaxRows, spare = (7 * a.rows / 8 - record) / tiles;
+  const int tiles = (a.rows + kMaxRows - 1) / kMaxRows;
+  const int spare = (7 * a.rows / 8 - lines_of_group(a.weight->kind, a.weight->constants)) / tiles;
   return {a.later, larger(0, smaller(spare, kLaterLines))};
 }
 
@@ -53,10 +57,11 @@ static inline i32 first_sum(const QuantisedGroup& x) {
   return kByteZero == 0 ? broadcast_int(x.less_128) : zero_int();
 }
 
-template <bool kNibbles, bool kAffine, int MR, bool kLater>
+template <WeightKind kKind, Constants kConstants, int MR, bool kLater>
 static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, const uint8_t* later, size_t stride, int row,
                            int panel, Tile out) {
-  constexpr int kQuants = kNibbles ? kNibbleBytes : kByteBytes, kRecord = kQuants + kConstantBytes;
+  constexpr bool kNibbles = kKind == WeightKind::q4, kAffine = kConstants == Constants::scale_and_minimum;
+  constexpr int kLines = lines_of_group(kKind, kConstants);
   const Weight& w = *a.weight;
   const int groups = w.k / kGroup;
   const QuantisedGroup* rows[MR];
@@ -64,18 +69,19 @@ static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, const uint8_
   for (int r = 0; r < MR; ++r)
     rows[r] = reinterpret_cast<const QuantisedGroup*>(a.activations + static_cast<size_t>(row + r) * stride);
   const uint8_t* first = w.data + static_cast<size_t>(panel) * w.panel_bytes;
+  const uint8_t* ahead = first + fetch.offset;
+  const uint8_t* line = first;
   f32 acc[MR];
 #pragma GCC unroll 8
   for (int r = 0; r < MR; ++r) acc[r] = zero();
   for (int g = 0; g < groups; ++g) {
-    const uint8_t* line = first + static_cast<size_t>(g) * kRecord;
     // One or two rows are bound by memory alone: there the processor's own prefetcher does better.
-    if (!kNibbles && !fetch.all) {
-      const uint8_t* ahead = first + fetch.offset;
-      for (int j = 0; j < fetch.lines; ++j) prefetch(ahead + 64 * static_cast<size_t>(fetch.lines * g + j));
-    } else if (MR > 2) {
-#pragma GCC unroll 16
-      for (int j = 0; j < kRecord / 64; ++j) prefetch(line + w.panel_bytes + 64 * j);
+    if (kNibbles && MR > 2) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kLines; ++j) prefetch(ahead + 64 * j);
+      ahead += 64 * kLines;
+    } else if (!kNibbles) {
+      for (int j = 0; j < fetch.lines; ++j, ahead += 64) prefetch(ahead);
     }
     if (kLater) {
 #pragma GCC unroll 4
@@ -102,8 +108,10 @@ static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, const uint8_
         for (int r = 0; r < MR; ++r) sum[r] = dot4_byte(sum[r], high, rows[r][g].q + 8 * j + 4);
       }
     }
-    const uint8_t* constants = line + kQuants;
-    const f32 scale = kAffine ? load_f16(constants) : load(reinterpret_cast<const float*>(constants));
+    const uint8_t* constants = line + to_constants(kKind, kConstants, g);
+    line += to_next(kKind, kConstants, g);
+    const f32 scale =
+        kConstants == Constants::wide_scale ? load(reinterpret_cast<const float*>(constants)) : load_f16(constants);
 #pragma GCC unroll 8
     for (int r = 0; r < MR; ++r) acc[r] = fma(to_float(sum[r]), mul(scale, broadcast(rows[r][g].scale)), acc[r]);
     if constexpr (kAffine) {
@@ -165,12 +173,20 @@ static void plain_tile(const MatmulArgs& a, size_t stride, int row, int panel, T
 template <int MR, bool kLater>
 static void quantised_tile(const MatmulArgs& a, const Fetch& fetch, const uint8_t* later, size_t stride, int row,
                            int panel, Tile out) {
-  const bool affine = a.weight->affine;
-  if (a.weight->kind == WeightKind::q4)
-    return affine ? quantised_tile<true, true, MR, kLater>(a, fetch, later, stride, row, panel, out)
-                  : quantised_tile<true, false, MR, kLater>(a, fetch, later, stride, row, panel, out);
-  return affine ? quantised_tile<false, true, MR, kLater>(a, fetch, later, stride, row, panel, out)
-                : quantised_tile<false, false, MR, kLater>(a, fetch, later, stride, row, panel, out);
+  constexpr WeightKind q4 = WeightKind::q4, q8 = WeightKind::q8;
+  const bool nibbles = a.weight->kind == q4;
+  switch (a.weight->constants) {
+    case Constants::scale:
+      return nibbles ? quantised_tile<q4, Constants::scale, MR, kLater>(a, fetch, later, stride, row, panel, out)
+                     : quantised_tile<q8, Constants::scale, MR, kLater>(a, fetch, later, stride, row, panel, out);
+    case Constants::wide_scale:
+      return quantised_tile<q8, Constants::wide_scale, MR, kLater>(a, fetch, later, stride, row, panel, out);
+    case Constants::scale_and_minimum:
+      return nibbles ? quantised_tile<q4, Constants::scale_and_minimum, MR, kLater>(a, fetch, later, stride, row, panel,
+                                                                                    out)
+                     : quantised_tile<q8, Constants::scale_and_minimum, MR, kLater>(a, fetch, later, stride, row, panel,
+                                                                                    out);
+  }
 }
 
 // Few rows wait for their own weights.
@@ -264,10 +280,11 @@ static void finish(const MatmulArgs& a, int row, int rows, int panel, int panels
 static Fetch fetch_of(const MatmulArgs& a, int row) {
   const Weight& w = *a.weight;
   const int tiles = (a.rows + kMaxRows - 1) / kMaxRows;
-  if (tiles == 1 || w.kind != WeightKind::q8) return {true, 0, 0};
-  const int groups = w.k / kGroup, all = (kByteBytes + kConstantBytes) / 64, lines = (all + tiles - 1) / tiles;
+  if (tiles == 1 || w.kind != WeightKind::q8)
+    return {a.rows > 2 ? lines_of_group(w.kind, w.constants) : 0, w.panel_bytes};
+  const int groups = w.k / kGroup, lines = (lines_of_group(w.kind, w.constants) + tiles - 1) / tiles;
   const size_t share = static_cast<size_t>(row / kMaxRows * lines * groups) * 64;
-  return {false, share < w.panel_bytes ? lines : 0, 4 * w.panel_bytes + share};
+  return {share < w.panel_bytes ? lines : 0, 4 * w.panel_bytes + share};
 }
 
 static void matmul(const MatmulArgs& a, int first_panel, int last_panel) {

@@ -85,22 +85,22 @@ static void gather_row(const Weight& w, int row, float* out) {
     }
     return;
   }
-  const bool q4 = w.kind == WeightKind::q4;
-  const size_t quants = q4 ? kNibbleBytes : kByteBytes;
+  const bool affine = w.constants == Constants::scale_and_minimum;
   for (int g = 0; g < groups; ++g) {
-    const uint8_t* group = panel + static_cast<size_t>(g) * (quants + kConstantBytes);
-    const uint8_t* constants = group + quants;
-    const float scale = w.affine ? one_f16(constants + 2 * column) : reinterpret_cast<const float*>(constants)[column];
-    const float minimum = w.affine ? one_f16(constants + 32 + 2 * column) : 0.0f;
+    const uint8_t* group = panel + quants_at(w.kind, w.constants, g);
+    const uint8_t* constants = group + to_constants(w.kind, w.constants, g);
+    const float scale = w.constants == Constants::wide_scale ? reinterpret_cast<const float*>(constants)[column]
+                                                             : one_f16(constants + 2 * column);
+    const float minimum = affine ? one_f16(constants + 32 + 2 * column) : 0.0f;
     for (int i = 0; i < kGroup; ++i) {
       int q;
-      if (q4) {
+      if (w.kind == WeightKind::q4) {
         uint8_t byte = group[64 * (i / 8) + 4 * column + i % 4];
         q = i % 8 < 4 ? byte & 15 : byte >> 4;
       } else {
         q = group[64 * (i / 4) + 4 * column + i % 4];
       }
-      out[kGroup * g + i] = w.affine ? scale * static_cast<float>(q) + minimum : scale * static_cast<float>(q - w.zero);
+      out[kGroup * g + i] = affine ? scale * static_cast<float>(q) + minimum : scale * static_cast<float>(q - w.zero);
     }
   }
 }

@@ -15,13 +15,17 @@
 namespace octavo {
 namespace {
 
-size_t panel_size(WeightKind kind, int k) {
-  const size_t size = static_cast<size_t>(k), groups = size / kGroup;
-  size_t total = size * kPanel * 4;
-  if (kind == WeightKind::q4) total = groups * (kNibbleBytes + kConstantBytes);
-  if (kind == WeightKind::q8) total = groups * (kByteBytes + kConstantBytes);
-  if (kind == WeightKind::bf16) total = size * kPanel * 2;
-  return (total + 63) / 64 * 64;
+bool is_quantised(WeightKind kind) { return kind == WeightKind::q4 || kind == WeightKind::q8; }
+
+size_t panel_size(WeightKind kind, Constants constants, int k) {
+  if (is_quantised(kind)) return quants_at(kind, constants, k / kGroup);
+  return static_cast<size_t>(k) * kPanel * (kind == WeightKind::bf16 ? 2 : 4);
+}
+
+// The least that groups of `format` need, as they are or rounded.
+Constants constants_of(WeightKind kind, Format format) {
+  if (is_affine(format) || (kind == WeightKind::q4 && is_float(format))) return Constants::scale_and_minimum;
+  return has_groups(format) ? Constants::scale : Constants::wide_scale;
 }
 
 void put_f16(uint8_t* at, float value) {
@@ -35,34 +39,33 @@ void put_f16(uint8_t* at, float value) {
 // No element that a group of these constants could hold is larger.
 float largest_of(const Weight& target, const Group& group) {
   const int steps = target.kind == WeightKind::q4 ? 15 : 255;
-  const float low = target.affine ? group.minimum - group.scale * static_cast<float>(group.zero)
-                                  : group.scale * static_cast<float>(-target.zero);
+  const float low = target.constants == Constants::scale_and_minimum
+                        ? group.minimum - group.scale * static_cast<float>(group.zero)
+                        : group.scale * static_cast<float>(-target.zero);
   return std::max(std::abs(low), std::abs(low + group.scale * static_cast<float>(steps)));
 }
 
 // Puts group `g` of column `column` into its panel. `target.zero` says what a symmetric panel subtracts.
 void put_group(const Weight& target, uint8_t* panel, int column, int g, const Group& group) {
-  const bool q4 = target.kind == WeightKind::q4;
-  const size_t quants = q4 ? kNibbleBytes : kByteBytes;
-  uint8_t* record = panel + static_cast<size_t>(g) * (quants + kConstantBytes);
+  const bool affine = target.constants == Constants::scale_and_minimum;
+  uint8_t* quants = panel + quants_at(target.kind, target.constants, g);
   for (int i = 0; i < kGroup; ++i) {
-    const int q = target.affine ? group.q[i] : group.q[i] + target.zero - group.zero;
-    if (q4) {
-      uint8_t& byte = record[64 * (i / 8) + 4 * column + i % 4];
+    const int q = affine ? group.q[i] : group.q[i] + target.zero - group.zero;
+    if (target.kind == WeightKind::q4) {
+      uint8_t& byte = quants[64 * (i / 8) + 4 * column + i % 4];
       byte = static_cast<uint8_t>(i % 8 < 4 ? (byte & 0xf0) | q : (byte & 0x0f) | q << 4);
     } else {
-      record[64 * (i / 4) + 4 * column + i % 4] = static_cast<uint8_t>(q);
+      quants[64 * (i / 4) + 4 * column + i % 4] = static_cast<uint8_t>(q);
     }
   }
-  uint8_t* constants = record + quants;
+  uint8_t* constants = quants + to_constants(target.kind, target.constants, g);
   if (!std::isfinite(group.scale))
     throw std::invalid_argument("a weight's scale is not a finite number: the file is damaged");
-  if (!target.affine) {
+  if (target.constants == Constants::wide_scale)
     std::memcpy(constants + 4 * column, &group.scale, 4);
-    return;
-  }
-  put_f16(constants + 2 * column, group.scale);
-  put_f16(constants + 32 + 2 * column, group.minimum - group.scale * static_cast<float>(group.zero));
+  else
+    put_f16(constants + 2 * column, group.scale);
+  if (affine) put_f16(constants + 32 + 2 * column, group.minimum - group.scale * static_cast<float>(group.zero));
 }
 
 void put_floats(const Weight& target, uint8_t* panel, int column, const float* row) {
@@ -81,7 +84,7 @@ Group rounded_group(WeightKind kind, const float* x) {
 
 // Returns what `largest_of` says of its groups. `scratch` holds k floats.
 float put_row(const Weight& target, uint8_t* panel, int column, const uint8_t* raw, Format format, float* scratch) {
-  const bool quantised = target.kind == WeightKind::q4 || target.kind == WeightKind::q8;
+  const bool quantised = is_quantised(target.kind);
   if (!quantised || !has_groups(format)) dequantise(format, raw, target.k, scratch);
   if (!quantised) {
     put_floats(target, panel, column, scratch);
@@ -119,14 +122,17 @@ uint8_t* Arena::take(size_t size) {
   return at;
 }
 
-PackedWeight::PackedWeight(Arena& arena, WeightKind kind, bool affine, int n, int k) {
-  const bool quantised = kind == WeightKind::q4 || kind == WeightKind::q8;
+PackedWeight::PackedWeight(Arena& arena, WeightKind kind, const std::vector<Format>& formats, int n, int k) {
+  const bool quantised = is_quantised(kind);
   if (n <= 0 || k <= 0 || k % (quantised ? kGroup : kPanel))
     throw std::invalid_argument("a " + std::to_string(n) + " x " + std::to_string(k) +
                                 " matrix cannot be packed: its rows must be a multiple of " +
                                 std::to_string(quantised ? kGroup : kPanel) + " long");
-  const int zero = affine || !quantised ? 0 : kind == WeightKind::q4 ? 8 : 128;
-  weight_ = {kind, quantised && affine, zero, n, k, panel_size(kind, k), nullptr, 0.0f};
+  Constants constants = Constants::scale;
+  for (Format format : formats) constants = std::max(constants, constants_of(kind, format));
+  const bool symmetric = quantised && constants != Constants::scale_and_minimum;
+  const int zero = !symmetric ? 0 : kind == WeightKind::q4 ? 8 : 128;
+  weight_ = {kind, constants, zero, n, k, panel_size(kind, constants, k), nullptr, 0.0f};
   size_ = static_cast<size_t>((n + kPanel - 1) / kPanel) * weight_.panel_bytes;
   weight_.data = data_ = arena.take(size_);
 }
@@ -141,10 +147,10 @@ void PackedWeight::pack(Pool& pool, const uint8_t* raw, size_t raw_size, Format 
                                 std::to_string(stride * static_cast<size_t>(rows)));
   if (first_panel < 0 || panel_step < 1 || last >= (w.n + kPanel - 1) / kPanel)
     throw std::invalid_argument("rows outside the packed matrix");
-  if (w.kind == WeightKind::q4 && natural_kind(format) != WeightKind::q4 && !(w.affine && is_float(format)))
-    throw std::invalid_argument("only 4-bit formats can be packed to 4 bits, and floats where there are minima");
-  if (!w.affine && is_affine(format) && w.kind <= WeightKind::q8)
-    throw std::invalid_argument("a format with minima needs an affine matrix");
+  if (w.kind == WeightKind::q4 && natural_kind(format) != WeightKind::q4 && !is_float(format))
+    throw std::invalid_argument("only 4-bit formats and floats can be packed to 4 bits");
+  if (is_quantised(w.kind) && constants_of(w.kind, format) > w.constants)
+    throw std::invalid_argument("a matrix made for other formats has no room for this one's scales and minima");
   std::vector<std::vector<float>> scratch(static_cast<size_t>(pool.num_threads()));
   std::vector<std::string> errors(static_cast<size_t>(pool.num_threads()));
   std::vector<float> largest(static_cast<size_t>(pool.num_threads()), weight_.largest);

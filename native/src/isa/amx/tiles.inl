@@ -70,24 +70,24 @@ static Gain gain_of(float largest) {
   return {__builtin_ldexpf(1.0f, exponent), __builtin_ldexpf(1.0f, kHalfToBf16 - exponent)};
 }
 
-// Of 16 columns, each twice.
-struct Constants {
+// Of 16 columns, each twice: an element is scale * q + minimum.
+struct Twice {
   __m512h scale, minimum;
 };
 
-template <bool kAffine>
-static inline Constants constants_of(const uint8_t* at, int zero_point, float gain) {
+template <Constants kConstants>
+static inline Twice constants_of(const uint8_t* at, int zero_point, float gain) {
   const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5,
                                          4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
-  if constexpr (kAffine) {
+  if constexpr (kConstants == Constants::scale_and_minimum) {
     const __m512h factor = _mm512_set1_ph(static_cast<_Float16>(gain));
     const __m512i halves = _mm512_loadu_si512(at), behind = _mm512_add_epi16(twice, _mm512_set1_epi16(16));
     return {_mm512_mul_ph(_mm512_castsi512_ph(_mm512_permutexvar_epi16(twice, halves)), factor),
             _mm512_mul_ph(_mm512_castsi512_ph(_mm512_permutexvar_epi16(behind, halves)), factor)};
   } else {
-    const f32 scales = mul(load(reinterpret_cast<const float*>(at)), broadcast(gain));
-    const __m512i halves =
-        _mm512_castsi256_si512(_mm512_cvtps_ph(scales, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    const f32 own = kConstants == Constants::scale ? load_f16(at) : load(reinterpret_cast<const float*>(at));
+    const __m512i halves = _mm512_castsi256_si512(
+        _mm512_cvtps_ph(mul(own, broadcast(gain)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     const __m512h scale = _mm512_castsi512_ph(_mm512_permutexvar_epi16(twice, halves));
     return {scale, _mm512_mul_ph(scale, _mm512_set1_ph(static_cast<_Float16>(-zero_point)))};
   }
@@ -109,13 +109,13 @@ static inline __m512i under(int mask, __m512i words) {
   return _mm512_and_si512(words, _mm512_set1_epi16(static_cast<short>(mask)));
 }
 
-// One group of one panel -> 16 lines: line i has elements 2i and 2i + 1 of each column, as the rows are ordered.
-template <bool kNibbles, bool kAffine>
-static inline void widen(const uint8_t* group, int zero_point, float gain, uint8_t* out) {
-  constexpr int kQuants = kNibbles ? kNibbleBytes : kByteBytes;
-  const auto [scale, minimum] = constants_of<kAffine>(group + kQuants, zero_point, gain);
+// Group `g` of one panel -> 16 lines: line i has elements 2i and 2i + 1 of each column, as the rows are ordered.
+template <WeightKind kKind, Constants kConstants>
+static inline void widen(const uint8_t* panel, int g, int zero_point, float gain, uint8_t* out) {
+  const uint8_t* group = panel + quants_at(kKind, kConstants, g);
+  const auto [scale, minimum] = constants_of<kConstants>(group + to_constants(kKind, kConstants, g), zero_point, gain);
   const auto share = [&](float of) { return _mm512_mul_ph(scale, _mm512_set1_ph(static_cast<_Float16>(of))); };
-  if constexpr (kNibbles) {
+  if constexpr (kKind == WeightKind::q4) {
     // Most nibbles are taken where they are in their word: 16 or 256 times too large.
     const __m512h sixteenth = share(1.0f / 16), least = share(1.0f / 256);
 #pragma GCC unroll 4
@@ -154,27 +154,36 @@ static void copy_pairs(const uint8_t* from, int pairs, uint8_t* out) {
     _mm512_store_si512(out + kLine * i, i < pairs ? _mm512_loadu_si512(from + kLine * i) : _mm512_setzero_si512());
 }
 
+// Asks for group `g` of one panel.
+template <WeightKind kKind, Constants kConstants>
+static inline void prefetch_group(const uint8_t* panel, int g) {
+  constexpr bool kPlain = kKind == WeightKind::bf16;
+  constexpr int kLines = kPlain ? kTileRows : quant_bytes(kKind) / kLine;
+  const uint8_t* group = panel + (kPlain ? static_cast<size_t>(g) * kTileBytes : quants_at(kKind, kConstants, g));
+#pragma GCC unroll 16
+  for (int j = 0; j < kLines; ++j) prefetch(group + kLine * j);
+  if constexpr (!kPlain) prefetch(group + to_constants(kKind, kConstants, g));
+}
+
 // Widens groups first .. end - 1 of `PT` panels into tiles, and asks for those that are `ahead` groups further.
-template <WeightKind kKind, bool kAffine, int PT>
+template <WeightKind kKind, Constants kConstants, int PT>
 static void widen_groups(const Weight& w, int panel, int first, int end, int ahead, float gain, const Lines& to) {
-  constexpr int kRecord =
-      kKind == WeightKind::bf16 ? kTileBytes : (kKind == WeightKind::q4 ? kNibbleBytes : kByteBytes) + kConstantBytes;
   const uint8_t* data = w.data + static_cast<size_t>(panel) * w.panel_bytes;
   const int groups = num_groups(w), zero_point = w.zero;
   for (int g = first; g < end; ++g)
 #pragma GCC unroll 4
     for (int p = 0; p < PT; ++p) {
-      const uint8_t* group = data + static_cast<size_t>(p) * w.panel_bytes + static_cast<size_t>(g) * kRecord;
-      const uint8_t* next = g + ahead < groups
-                                ? group + static_cast<size_t>(ahead) * kRecord
-                                : group + PT * w.panel_bytes - static_cast<size_t>(groups - ahead) * kRecord;
-#pragma GCC unroll 16
-      for (int j = 0; j < kRecord / kLine; ++j) prefetch(next + kLine * j);
+      const uint8_t* own = data + static_cast<size_t>(p) * w.panel_bytes;
+      const int next = g + ahead;
+      if (next < groups)
+        prefetch_group<kKind, kConstants>(own, next);
+      else
+        prefetch_group<kKind, kConstants>(own + PT * w.panel_bytes, next - groups);
       uint8_t* out = const_cast<uint8_t*>(to.tile(p, g));
       if constexpr (kKind == WeightKind::bf16)
-        copy_pairs(group, smaller(kTileRows, w.k / 2 - g * kTileRows), out);
+        copy_pairs(own + static_cast<size_t>(g) * kTileBytes, smaller(kTileRows, w.k / 2 - g * kTileRows), out);
       else
-        widen<kKind == WeightKind::q4, kAffine>(group, zero_point, gain, out);
+        widen<kKind, kConstants>(own, g, zero_point, gain, out);
     }
   asm volatile("" : : "r"(to.data) : "memory");  // tile loads do not tell the compiler that they read
 }
@@ -275,7 +284,7 @@ static void unscale(const MatmulArgs& a, int row, int rows, int panel, const flo
 // Rows row .. row + rows - 1, at most kSumRows of them, by PT panels. The first block of rows takes turns with the
 // widening of what it multiplies. If there are more, they find it done: K is cut into parts whose tiles the scratch
 // holds.
-template <WeightKind kKind, bool kAffine, int PT>
+template <WeightKind kKind, Constants kConstants, int PT>
 static void multiply_panels(const MatmulArgs& a, int row, int rows, int panel, uint8_t* scratch, float* sums) {
   constexpr int kBlockRows = (PT > 2 ? 1 : 2) * kTileRows, kGroups = kTurn / PT;
   const Weight& w = *a.weight;
@@ -302,7 +311,7 @@ static void multiply_panels(const MatmulArgs& a, int row, int rows, int panel, u
         for (int g = first; g < end; g += kGroups) {
           const int last = smaller(g + kGroups, end);
           const Lines lines{scratch, static_cast<size_t>(once ? kGroups : part) * kTileBytes, once ? g : first};
-          widen_groups<kKind, kAffine, PT>(w, panel, g, last, once ? kGroups : part, gain.of_weights, lines);
+          widen_groups<kKind, kConstants, PT>(w, panel, g, last, once ? kGroups : part, gain.of_weights, lines);
           multiply<RT, PT>(at, stride, lines, g, last);
         }
       }
@@ -321,7 +330,7 @@ static void multiply_panels(const MatmulArgs& a, int row, int rows, int panel, u
   }
 }
 
-template <WeightKind kKind, bool kAffine>
+template <WeightKind kKind, Constants kConstants>
 static void multiply_all(const MatmulArgs& a, int first_panel, int last_panel) {
   alignas(64) uint8_t scratch[kSlots * kTileBytes];
   alignas(64) float sums[kSumRows * 2 * kPanel];
@@ -330,24 +339,34 @@ static void multiply_all(const MatmulArgs& a, int first_panel, int last_panel) {
     int panel = first_panel;
     if (rows <= kTileRows)
       for (; panel + 4 <= last_panel; panel += 4)
-        multiply_panels<kKind, kAffine, 4>(a, row, rows, panel, scratch, sums);
-    for (; panel + 2 <= last_panel; panel += 2) multiply_panels<kKind, kAffine, 2>(a, row, rows, panel, scratch, sums);
-    if (panel < last_panel) multiply_panels<kKind, kAffine, 1>(a, row, rows, panel, scratch, sums);
+        multiply_panels<kKind, kConstants, 4>(a, row, rows, panel, scratch, sums);
+    for (; panel + 2 <= last_panel; panel += 2)
+      multiply_panels<kKind, kConstants, 2>(a, row, rows, panel, scratch, sums);
+    if (panel < last_panel) multiply_panels<kKind, kConstants, 1>(a, row, rows, panel, scratch, sums);
+  }
+}
+
+static void multiply_any(const MatmulArgs& a, int first_panel, int last_panel) {
+  constexpr WeightKind q4 = WeightKind::q4, q8 = WeightKind::q8;
+  if (a.weight->kind == WeightKind::bf16)
+    return multiply_all<WeightKind::bf16, Constants::scale>(a, first_panel, last_panel);  // whatever they were
+  const bool nibbles = a.weight->kind == q4;
+  switch (a.weight->constants) {
+    case Constants::scale:
+      return nibbles ? multiply_all<q4, Constants::scale>(a, first_panel, last_panel)
+                     : multiply_all<q8, Constants::scale>(a, first_panel, last_panel);
+    case Constants::wide_scale:
+      return multiply_all<q8, Constants::wide_scale>(a, first_panel, last_panel);
+    case Constants::scale_and_minimum:
+      return nibbles ? multiply_all<q4, Constants::scale_and_minimum>(a, first_panel, last_panel)
+                     : multiply_all<q8, Constants::scale_and_minimum>(a, first_panel, last_panel);
   }
 }
 
 static void tiled_matmul(const MatmulArgs& a, int first_panel, int last_panel) {
-  const Weight& w = *a.weight;
-  if (w.kind == WeightKind::f32) return matmul(a, first_panel, last_panel);
+  if (a.weight->kind == WeightKind::f32) return matmul(a, first_panel, last_panel);
   configure();
-  if (w.kind == WeightKind::q4)
-    w.affine ? multiply_all<WeightKind::q4, true>(a, first_panel, last_panel)
-             : multiply_all<WeightKind::q4, false>(a, first_panel, last_panel);
-  else if (w.kind == WeightKind::q8)
-    w.affine ? multiply_all<WeightKind::q8, true>(a, first_panel, last_panel)
-             : multiply_all<WeightKind::q8, false>(a, first_panel, last_panel);
-  else
-    multiply_all<WeightKind::bf16, false>(a, first_panel, last_panel);
+  multiply_any(a, first_panel, last_panel);
   _tile_release();  // what is in tiles would be saved whenever the system takes the thread off its core
 }
 

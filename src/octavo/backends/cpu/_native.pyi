@@ -25,10 +25,11 @@ class Arena:
 class PackedWeight:
     """A matrix [n, k] in the layout that the kernels stream. `kind` is q4, q8, bf16 or f32.
 
-    Raises ValueError where rows do not fill whole groups, or a format does not fit the kind.
+    `formats` are those that will be packed into it. Raises ValueError where rows do not fill whole groups, or a format
+    does not fit the kind or is none of these.
     """
 
-    def __init__(self, arena: Arena, kind: str, affine: bool, n: int, k: int) -> None: ...
+    def __init__(self, arena: Arena, kind: str, formats: Sequence[str], n: int, k: int) -> None: ...
     def pack(
         self, pool: Pool, raw: memoryview | bytes, format: str, rows: int, first_panel: int = 0, panel_step: int = 1
     ) -> None: ...

@@ -28,7 +28,6 @@ _KIND_OF = {
     Format.BF16: "bf16",
     Format.F32: "f32",
 }
-_WITH_MINIMA = {Format.Q4_1, Format.Q5_1, Format.Q4_K, Format.Q5_K}
 _KIND_OF_DTYPE = {"float32": "f32", "bfloat16": "bf16"}
 _KIND_OF_QUANTIZATION = {"int8": "q8", "int4": "q4"}
 _FLOATS = {Format.F32, Format.F16, Format.BF16}
@@ -79,9 +78,8 @@ class Packer:
     def _fused(self, names: Sequence[str], *, first_panels: Sequence[int], panel_step: int) -> _native.PackedWeight:
         infos = [self.tensors.info(name) for name in names]
         kind = self._kind_of_dtype() or max(map(self._kind, names, infos), key=KINDS.index)
-        affine = any(info.format in _WITH_MINIMA or (kind == "q4" and info.format in _FLOATS) for info in infos)
-        rows = sum(info.shape[0] for info in infos)
-        weight = _native.PackedWeight(self.arena, kind, affine, rows, infos[0].shape[1])
+        rows, formats = sum(info.shape[0] for info in infos), [info.format.value for info in infos]
+        weight = _native.PackedWeight(self.arena, kind, formats, rows, infos[0].shape[1])
         for name, info, first in zip(names, infos, first_panels, strict=True):
             raw = self.tensors.raw(name)
             weight.pack(self.pool, raw, info.format.value, info.shape[0], first, panel_step)
