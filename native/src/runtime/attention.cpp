@@ -9,6 +9,7 @@ namespace octavo {
 namespace {
 
 constexpr int kUnitKeys = 16;  // keys that stand side by side in the cache, at most
+constexpr int kFewRows = 8;    // fewer wait for their weights as it is
 
 }  // namespace
 
@@ -50,7 +51,7 @@ void Program::plan_later() {
 
 // The threads' runs of tiles go side by side through their runs of the attention's tasks.
 ReadLater Program::later_of(const Op& op, int tile, int num_tiles) const {
-  if (!op.reader) return {};
+  if (!op.reader || rows_ < kFewRows) return {};
   const std::vector<int32_t>& blocks = later_[static_cast<size_t>(op.reader->group)];
   const double threads = pool_.num_threads(), lines = static_cast<double>(blocks.size() * layout_.block_bytes / 64);
   const auto place = [&](int t) {
