@@ -128,11 +128,8 @@ def test_of_a_prompt_only_rows_that_are_read_go_through_the_end_of_the_last_laye
     step(traced, runs(200, 100))
     spec = cpu_model(BEST, kind).spec
     last = [span for span in traced.spans if span.kernel == "matmul" and goes_last(span, spec)]
-    assert {op: sum(span.rows for span in last if span.op == op) for op in ("o", "gate_up", "down")} == {
-        "o": 2,
-        "gate_up": 2,
-        "down": 2,
-    }
+    rows = {op: sum(span.rows for span in last if span.op == op) for op in ("o", "gate_up", "down")}
+    assert rows == {"o": 2, "gate_up": 2, "down": 2}
     attended = [span for span in traced.spans if span.kernel == "attend"]
     whole, end = (sum(s.operations for s in attended if s.layer == layer) for layer in (0, spec.num_layers - 1))
     assert 0 < end < whole / 10

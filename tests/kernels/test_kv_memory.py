@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from octavo.backends.cpu import CpuBackend
+from octavo.config.machine import resident_bytes
 from octavo.core.sampling import SamplingParams
 from tests.contract.driver import Run, finish
 from tests.contract.implementations import CPU_KINDS, ISAS, MAX_MODEL_LEN, CpuKind, cpu_model
@@ -17,14 +18,15 @@ CACHE = 256 * MIB
 SLACK = 24 * MIB
 """What else may come and go in a process meanwhile, and the ends of huge pages."""
 
-
 BEGINS_S = 1.0
 """From then on a cache takes memory ahead."""
 KERNEL = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    taken = resident_bytes(os.getpid())
+    assert taken is not None
+    return taken
 
 
 def num_threads() -> int:

@@ -23,11 +23,12 @@ namespace octavo {
 class KvMemory {
  public:
   // Throws std::bad_alloc where the address space has no room.
-  KvMemory(int layers, size_t layer_bytes, size_t block_bytes, int num_blocks);
+  KvMemory(int layers, size_t block_bytes, int num_blocks);
   ~KvMemory();
   KvMemory(const KvMemory&) = delete;
   KvMemory& operator=(const KvMemory&) = delete;
-  uint8_t* data() const { return data_; }
+  uint8_t* layer(int layer) const { return data_ + layer_bytes_ * static_cast<size_t>(layer); }
+  uint8_t* block(int of_layer, int block) const { return layer(of_layer) + block_bytes_ * static_cast<size_t>(block); }
 
   // Around a step that uses blocks 0 .. end - 1 at most.
   void begin_step(Pool& pool, int end);
@@ -42,7 +43,7 @@ class KvMemory {
   void take_ahead();
 
   const int layers_, num_blocks_;
-  const size_t layer_bytes_, block_bytes_, size_;
+  const size_t block_bytes_, layer_bytes_, size_;  // layer_bytes_: from one layer to the next
   uint8_t* data_;
   std::atomic<bool> busy_{false};  // a step runs, or is about to
   std::mutex mutex_;               // of all below

@@ -164,8 +164,6 @@ class Program {
   void find_maxima(int rows, int first_column);
   float* maxima_of(int logit_row);
   void run_job(int index, int thread);
-  uint8_t* layer_at(int layer) const;
-  uint8_t* block_at(int layer, int block) const;
   size_t query_bytes() const;  // of one row
   void store_row(const Op& op, int row, int first_kv_head, int last_kv_head);
   AttendArgs attend_args(const Op& op, const Task& task) const;
@@ -191,7 +189,6 @@ class Program {
 
   KvLayout layout_{};
   int num_blocks_ = 0;
-  size_t layer_bytes_ = 0;
   std::unique_ptr<KvMemory> kv_;
 
   // The current chunk.
@@ -202,10 +199,9 @@ class Program {
   std::vector<Run> runs_;  // that are stored before anything attends: what tasks do not store themselves
   int rows_in_runs_ = 0;
   std::vector<Task> tasks_;
-  std::vector<int> split_tasks_;  // (task, split) pairs, one after the other; empty where tasks run whole
-  std::vector<std::vector<int32_t>>
-      later_;                // of each group: blocks that decodes attend to, in the order of their tasks
-  std::vector<int> needed_;  // rows whose hidden states are read in the end, ascending
+  std::vector<int> split_tasks_;             // (task, split) pairs, one after the other; empty where tasks run whole
+  std::vector<std::vector<int32_t>> later_;  // of each group: blocks that are asked for, in the order of their tasks
+  std::vector<int> needed_;                  // rows whose hidden states are read in the end, ascending
   std::vector<Addend> addends_;
   std::vector<Stage> stages_;
 

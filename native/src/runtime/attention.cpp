@@ -40,6 +40,7 @@ void Program::plan_later() {
   later_.resize(groups_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
     later_[g].clear();
+    if (rows_ < kFewRows) continue;
     for (const Segment& segment : segments_) {
       if (segment.num_rows > 1) continue;
       const int32_t* blocks = segment.blocks + static_cast<int>(g) * segment.table_len;
@@ -51,15 +52,16 @@ void Program::plan_later() {
 
 // The threads' runs of tiles go side by side through their runs of the attention's tasks.
 ReadLater Program::later_of(const Op& op, int tile, int num_tiles) const {
-  if (!op.reader || rows_ < kFewRows) return {};
+  if (!op.reader) return {};
   const std::vector<int32_t>& blocks = later_[static_cast<size_t>(op.reader->group)];
+  if (blocks.empty()) return {};
   const double threads = pool_.num_threads(), lines = static_cast<double>(blocks.size() * layout_.block_bytes / 64);
   const auto place = [&](int t) {
     const double all = threads * t / num_tiles, thread = std::floor(all);
     return (thread + op.from + (op.to - op.from) * (all - thread)) / threads;
   };
   const double first = place(tile), last = first + (op.to - op.from) / num_tiles;
-  return {layer_at(op.reader->layer), blocks.data(), layout_.block_bytes, static_cast<size_t>(first * lines) * 64,
+  return {kv_->layer(op.reader->layer), blocks.data(), layout_.block_bytes, static_cast<size_t>(first * lines) * 64,
           std::min(static_cast<size_t>(last * lines) * 64, blocks.size() * layout_.block_bytes)};
 }
 
@@ -135,12 +137,6 @@ void Program::plan_stores() {
 
 // ---- tasks ----
 
-uint8_t* Program::layer_at(int layer) const { return kv_->data() + layer_bytes_ * static_cast<size_t>(layer); }
-
-uint8_t* Program::block_at(int layer, int block) const {
-  return layer_at(layer) + layout_.block_bytes * static_cast<size_t>(block);
-}
-
 size_t Program::query_bytes() const { return static_cast<size_t>(shape_.heads * shape_.head_dim) * 4; }
 
 void Program::run_rope(const Op& op, int index, int) {
@@ -150,7 +146,7 @@ void Program::run_rope(const Op& op, int index, int) {
 
 void Program::store_row(const Op& op, int row, int first_kv_head, int last_kv_head) {
   const Row& at = row_places_[static_cast<size_t>(row)];
-  kernels_.rope_store({&layout_, layer_at(op.layer), row_of(op.in, row),
+  kernels_.rope_store({&layout_, kv_->layer(op.layer), row_of(op.in, row),
                        rotations_.data() + static_cast<size_t>(at.position * shape_.rope_dim),
                        queries_.data() + query_bytes() * static_cast<size_t>(row), shape_.heads, shape_.rope_dim,
                        shape_.scale, at.block[op.group * at.table_len], at.slot, first_kv_head, last_kv_head});
@@ -161,7 +157,7 @@ AttendArgs Program::attend_args(const Op& op, const Task& task) const {
   const size_t out = static_cast<size_t>(op.out);
   const size_t row = static_cast<size_t>(segment.first_row), stride = static_cast<size_t>(columns_[out]);
   return {&layout_,
-          layer_at(op.layer),
+          kv_->layer(op.layer),
           segment.blocks + op.group * segment.table_len,
           queries_.data() + query_bytes() * row,
           query_bytes(),

@@ -10,18 +10,27 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kAhead = size_t{512} << 20;          // bytes that are taken before they are used: seconds of prompts
-constexpr size_t kSmall = 16 * kHugePage;             // a cache that is not worth a thread
+constexpr size_t kSmall = 16 * kHugePage;             // of a layer: worth no gaps; of a cache: worth no thread
 constexpr auto kIdle = std::chrono::milliseconds(5);  // without a step
 constexpr auto kStart = std::chrono::seconds(1);      // of a server, that needs its cores for other things
 
+// From one layer's `size` bytes to the next one's. A huge page is cleared when it is first written to, and blocks are
+// first used in their order: if layers began at the same place of a page, one step would clear a page for each of them.
+// A small cache is left dense, since there the gaps would count.
+size_t layer_stride(size_t size, int layers) {
+  if (size < kSmall) return size;
+  const size_t apart = kHugePage / static_cast<size_t>(layers) / 4096 * 4096;
+  return size + (apart - size) % kHugePage;
+}
+
 }  // namespace
 
-KvMemory::KvMemory(int layers, size_t layer_bytes, size_t block_bytes, int num_blocks)
+KvMemory::KvMemory(int layers, size_t block_bytes, int num_blocks)
     : layers_(layers),
       num_blocks_(num_blocks),
-      layer_bytes_(layer_bytes),
       block_bytes_(block_bytes),
-      size_(layer_bytes * static_cast<size_t>(layers)),
+      layer_bytes_(layer_stride(block_bytes * static_cast<size_t>(num_blocks), layers)),
+      size_(layer_bytes_ * static_cast<size_t>(layers)),
       idle_since_(Clock::now() + kStart) {
   void* p = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();

@@ -20,17 +20,6 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 int num_panels(const Weight& w) { return ceil_div(w.n, kPanel); }
 size_t logit_stride(const Weight& w) { return static_cast<size_t>(num_panels(w)) * kPanel; }
 
-constexpr size_t kHugePage = size_t{2} << 20;
-
-// From one layer's `size` bytes to the next one's. A huge page is cleared when it is first written to, and blocks are
-// first used in their order: if layers began at the same place of a page, one step would clear a page for each of them.
-// A small cache is left dense, since there the gaps would count.
-size_t layer_stride(size_t size, int layers) {
-  if (size < 16 * kHugePage) return size;
-  const size_t apart = kHugePage / static_cast<size_t>(layers) / 4096 * 4096;
-  return size + (apart - size) % kHugePage;
-}
-
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("malformed step: " + what); }
 
 }  // namespace
@@ -90,9 +79,8 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
     throw std::invalid_argument("an int8 KV cache needs a head_dim of " + std::to_string(kMaxInt8Dim) +
                                 " or less, got " + std::to_string(shape_.head_dim));
   layout_ = kv_layout(type, block_size, shape_.kv_heads, shape_.head_dim);
-  layer_bytes_ = layer_stride(layout_.block_bytes * static_cast<size_t>(num_blocks), layers_per_group_);
   num_blocks_ = num_blocks;
-  kv_ = std::make_unique<KvMemory>(layers_per_group_, layer_bytes_, layout_.block_bytes, num_blocks);
+  kv_ = std::make_unique<KvMemory>(layers_per_group_, layout_.block_bytes, num_blocks);
   find_readers();
 }
 
@@ -179,7 +167,7 @@ void Program::copy_blocks(const Step& step) {
   if (step.copies.empty()) return;
   pool_.each(layers_per_group_, [&](int layer, int) {
     for (size_t i = 0; i < step.copies.size(); i += 2)
-      std::memcpy(block_at(layer, step.copies[i + 1]), block_at(layer, step.copies[i]), layout_.block_bytes);
+      std::memcpy(kv_->block(layer, step.copies[i + 1]), kv_->block(layer, step.copies[i]), layout_.block_bytes);
   });
 }
 
@@ -197,7 +185,7 @@ void Program::read_block(int block, std::span<uint8_t> out) {
   check_block(block, out.size());
   const size_t size = layout_.block_bytes;
   pool_.each(layers_per_group_, [&](int layer, int) {
-    std::memcpy(out.data() + size * static_cast<size_t>(layer), block_at(layer, block), size);
+    std::memcpy(out.data() + size * static_cast<size_t>(layer), kv_->block(layer, block), size);
   });
 }
 
@@ -205,7 +193,7 @@ void Program::write_block(int block, std::span<const uint8_t> bytes) {
   check_block(block, bytes.size());
   const size_t size = layout_.block_bytes;
   pool_.each(layers_per_group_, [&](int layer, int) {
-    std::memcpy(block_at(layer, block), bytes.data() + size * static_cast<size_t>(layer), size);
+    std::memcpy(kv_->block(layer, block), bytes.data() + size * static_cast<size_t>(layer), size);
   });
 }
 
