@@ -201,9 +201,14 @@ static inline f32 scores_within(const float* scores, int first, int end) {
   return first > 0 ? first_lanes(first, none, lanes) : lanes;
 }
 
-// What the sums of earlier tiles are multiplied by, and those of this one where they are integers.
+// What each row's sums of earlier tiles are multiplied by, and those of this one where they are integers.
 struct Factors {
-  float earlier, own;
+  alignas(64) float earlier[16], own[16];
+};
+
+// Of each row so far, a lane for each: the highest score, and the sum of the weights relative to it.
+struct Softmax {
+  f32 maxima = broadcast(-__builtin_inff()), sums = zero();
 };
 
 // Weights times the scales of their values, as words and the scale of those. A weight of 0 gives 0, whatever the value:
@@ -224,44 +229,57 @@ static float weights_as_words(const f32* weights, const float* value_scales, uin
   return steps.scale;
 }
 
-// Scores of one row -> weights relative to the new maximum, 0 outside keys first .. end - 1 of the tile.
-// Where weights are rounded to bf16 (into `narrowed`), the rounded ones are summed: they add up to 1 in the end.
-template <class Kv>
-static Factors soften(float* scores, const TileScales& scales, uint8_t* narrowed, int first, int end, float* maximum,
-                      float* sum) {
-  if (end <= 0 || first >= kTileKeys) {
-    __builtin_memset(Kv::kWeightElement == 2 ? static_cast<void*>(narrowed) : scores, 0,
-                     kTileKeys * Kv::kWeightElement);
-    return {1.0f, 0.0f};
-  }
-  f32 lanes[kTileKeys / 16];
-#pragma GCC unroll 4
-  for (int v = 0; v < kTileKeys / 16; ++v) lanes[v] = scores_within(scores + 16 * v, first - 16 * v, end - 16 * v);
-  const float tile_max = reduce_max(max(max(lanes[0], lanes[1]), max(lanes[2], lanes[3])));
-  const float new_max = tile_max > *maximum ? tile_max : *maximum;
-#pragma GCC unroll 4
-  for (int v = 0; v < kTileKeys / 16; ++v) {
-    lanes[v] = exp(sub(lanes[v], broadcast(new_max)));
-    if constexpr (Kv::type == KvType::bf16) {
-      store_bf16(narrowed + 32 * v, lanes[v]);
-      lanes[v] = load_bf16(narrowed + 32 * v);
-    } else if constexpr (Kv::type != KvType::int8) {
-      store(scores + 16 * v, lanes[v]);
+// Scores of R rows -> weights relative to their new maxima, 0 outside a row's own keys. What is one number for a row is
+// computed for all rows together: each would wait for its own. Where weights are rounded to bf16 (into `narrowed`), the
+// rounded ones are summed: they add up to 1 in the end.
+template <class Kv, int R>
+static void soften(const QueryRow* rows, int window, int start, const TileScales& scales, float (*scores)[kTileKeys],
+                   uint8_t (*narrowed)[kTileKeys * 2], Softmax* softmax, Factors* factors) {
+  constexpr int kVectors = kTileKeys / 16;
+  const bool whole = start + kTileKeys <= rows[0].position + 1 && first_key(window, rows[R - 1].position) <= start;
+  f32 highest[R], totals[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    if (!whole) {
+      const int first = first_key(window, rows[r].position) - start, end = rows[r].position + 1 - start;
+      for (int v = 0; v < kVectors; ++v)
+        store(scores[r] + 16 * v, scores_within(scores[r] + 16 * v, first - 16 * v, end - 16 * v));
     }
+    const float* at = scores[r];
+    highest[r] = max(max(load(at), load(at + 16)), max(load(at + 32), load(at + 48)));
   }
-  float own = 1.0f;
-  if constexpr (Kv::type == KvType::int8) own = weights_as_words(lanes, scales.values, narrowed);
-  const float rescale = exp_one(*maximum - new_max);
-  *sum = *sum * rescale + reduce_add(add(add(lanes[0], lanes[1]), add(lanes[2], lanes[3])));
-  *maximum = new_max;
-  return {rescale, own};
+  const f32 maxima = max(max_of_rows<R>(highest), softmax->maxima);
+  // A row that has no key yet has no maximum: relative to 0 its weights are 0.
+  const f32 base = below(maxima, broadcast(-__FLT_MAX__), zero(), maxima);
+  const f32 rescale = exp(sub(softmax->maxima, base));
+  alignas(64) float bases[16];
+  store(bases, base);
+  store(factors->earlier, rescale);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    f32 lanes[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      lanes[v] = exp(sub(load(scores[r] + 16 * v), broadcast(bases[r])));
+      if constexpr (Kv::type == KvType::bf16) {
+        store_bf16(narrowed[r] + 32 * v, lanes[v]);
+        lanes[v] = load_bf16(narrowed[r] + 32 * v);
+      } else if constexpr (Kv::type != KvType::int8) {
+        store(scores[r] + 16 * v, lanes[v]);
+      }
+    }
+    if constexpr (Kv::type == KvType::int8) factors->own[r] = weights_as_words(lanes, scales.values, narrowed[r]);
+    totals[r] = add(add(lanes[0], lanes[1]), add(lanes[2], lanes[3]));
+  }
+  softmax->sums = add(mul(softmax->sums, rescale), sum_of_rows<R>(totals));
+  softmax->maxima = maxima;
 }
 
 // acc[r] = acc[r] * earlier[r] + own[r] * weights[r] * V over keys `skip` .. num_keys - 1 of a tile, for `DV` vectors
 // of dimensions from `first` on.
 template <class Kv, int R, int DV>
 static void add_values(const Keys& keys, int start, int skip, int num_keys, const Ahead& next, int first,
-                       const uint8_t* weights, const Factors* factors, float* acc) {
+                       const uint8_t* weights, const Factors& factors, float* acc) {
   const KvLayout& l = keys.layout;
   const int dim = l.head_dim;
   constexpr size_t kWeightStride = kTileKeys * Kv::kWeightElement;
@@ -273,7 +291,7 @@ static void add_values(const Keys& keys, int start, int skip, int num_keys, cons
       if constexpr (Kv::type == KvType::int8)
         sums[r][v] = zero_int();
       else
-        sums[r][v] = mul(load(acc + r * dim + first + 16 * v), broadcast(factors[r].earlier));
+        sums[r][v] = mul(load(acc + r * dim + first + 16 * v), broadcast(factors.earlier[r]));
     }
   for (int key = skip; key < num_keys;) {
     const int slot = keys.slot(start + key);
@@ -318,7 +336,7 @@ static void add_values(const Keys& keys, int start, int skip, int num_keys, cons
     for (int v = 0; v < DV; ++v) {
       float* at = acc + r * dim + first + 16 * v;
       if constexpr (Kv::type == KvType::int8)
-        store(at, fma(to_float(sums[r][v]), broadcast(factors[r].own), mul(load(at), broadcast(factors[r].earlier))));
+        store(at, fma(to_float(sums[r][v]), broadcast(factors.own[r]), mul(load(at), broadcast(factors.earlier[r]))));
       else
         store(at, sums[r][v]);
     }
@@ -352,12 +370,9 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int 
   const int end = smaller((split + 1) * kSplitKeys, last_key + 1);
   alignas(64) float scores[R][kTileKeys];
   alignas(64) uint8_t narrowed[R][kTileKeys * 2];
-  Factors factors[R];
+  Factors factors;
+  Softmax softmax;
   TileScales scales;
-  for (int r = 0; r < R; ++r) {
-    partial.maximum[r] = -__builtin_inff();
-    partial.sum[r] = 0;
-  }
   __builtin_memset(partial.acc, 0, static_cast<size_t>(R * dim) * 4);
   for (int start = begin / kTileKeys * kTileKeys; start < end; start += kTileKeys) {
     const int skip = larger(begin - start, 0), num_keys = smaller(kTileKeys, end - start);
@@ -365,11 +380,7 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int 
     const Ahead next = then <= last_key ? Ahead{keys, then, then, last_key + 1} : after;
     if constexpr (Kv::type == KvType::int8) read_scales(keys, start, skip, num_keys, next, &scales);
     score_tile<Kv, R>(keys, rows, start, skip, num_keys, next, scales, scores);
-    for (int r = 0; r < R; ++r) {
-      const int position = rows[r].position, past = smaller(kTileKeys, position + 1 - start);
-      factors[r] = soften<Kv>(scores[r], scales, narrowed[r], first_key(window, position) - start, past,
-                              partial.maximum + r, partial.sum + r);
-    }
+    soften<Kv, R>(rows, window, start, scales, scores, narrowed, &softmax, &factors);
     const uint8_t* weights = Kv::kWeightElement == 2 ? narrowed[0] : reinterpret_cast<const uint8_t*>(scores[0]);
     int first = 0;
     for (; first + 16 * kVectors <= dim; first += 16 * kVectors)
@@ -378,6 +389,11 @@ static void attend_rows(const Keys& keys, const QueryRow* rows, int window, int 
       add_values<Kv, R, 1>(keys, start, skip, num_keys, next, first, weights, factors, partial.acc);
     if (num_keys < kTileKeys) ask_for_rest<Kv>(next, num_keys);
   }
+  alignas(64) float lanes[16];
+  store(lanes, softmax.maxima);
+  __builtin_memcpy(partial.maximum, lanes, R * 4);
+  store(lanes, softmax.sums);
+  __builtin_memcpy(partial.sum, lanes, R * 4);
 }
 
 struct RowPlace {

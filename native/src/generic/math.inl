@@ -29,6 +29,22 @@ static inline float exp_one(float x) {
 
 static inline f32 silu(f32 x) { return div(x, add(broadcast(1.0f), exp(sub(zero(), x)))); }
 
+#ifndef OCTAVO_HAS_ROWS
+// Lane r: the highest lane of row r, or their sum by the tree of reduce_add.
+template <int R>
+static inline f32 max_of_rows(const f32* rows) {
+  alignas(64) float lanes[16] = {};
+  for (int r = 0; r < R; ++r) lanes[r] = reduce_max(rows[r]);
+  return load(lanes);
+}
+template <int R>
+static inline f32 sum_of_rows(const f32* rows) {
+  alignas(64) float lanes[16] = {};
+  for (int r = 0; r < R; ++r) lanes[r] = reduce_add(rows[r]);
+  return load(lanes);
+}
+#endif
+
 #ifndef OCTAVO_HAS_BF16
 // Without BF16 instructions a pair of bf16 costs two multiply-adds, low element first.
 static inline float upper_half(uint32_t bits) {

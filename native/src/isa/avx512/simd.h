@@ -115,6 +115,32 @@ static inline float reduce_add(f32 v) {  // a fixed tree
   __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
   return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
+// Several rows go through the tree together: lane r is row r's, of at most 8.
+#define OCTAVO_HAS_ROWS 1
+template <int R, f32 (*op)(f32, f32)>
+static inline f32 reduce_rows(const f32* rows) {
+  const auto row = [&](int r) { return rows[r < R ? r : R - 1]; };
+  const auto halves = [](f32 a, f32 b) {
+    return op(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  };
+  const auto quarters = [](f32 a, f32 b) {
+    return op(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  };
+  const f32 low = quarters(halves(row(0), row(1)), halves(row(2), row(3)));
+  const f32 high = R <= 4 ? low : quarters(halves(row(4), row(5)), halves(row(6), row(7)));
+  const f32 pairs = op(_mm512_shuffle_ps(low, high, 0x44), _mm512_shuffle_ps(low, high, 0xee));
+  const f32 ones = op(pairs, _mm512_movehdup_ps(pairs));
+  const i32 order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  return _mm512_permutexvar_ps(order, ones);
+}
+template <int R>
+static inline f32 max_of_rows(const f32* rows) {
+  return reduce_rows<R, max>(rows);
+}
+template <int R>
+static inline f32 sum_of_rows(const f32* rows) {
+  return reduce_rows<R, add>(rows);
+}
 static inline int32_t reduce_add_int(i32 v) { return _mm512_reduce_add_epi32(v); }
 
 static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
