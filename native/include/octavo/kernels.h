@@ -43,7 +43,10 @@ struct Weight {
   float largest;  // of q4 and q8: no element that a group could hold is larger
 };
 
-// Where a panel of q4 or q8 has what. Static, as files of different instruction sets share no function.
+// In groups with scales, where others are floats. Static, as files of different instruction sets share no function.
+static constexpr bool is_quantised(WeightKind kind) { return kind == WeightKind::q4 || kind == WeightKind::q8; }
+
+// Where a panel of q4 or q8 has what.
 static constexpr int quant_bytes(WeightKind kind) { return kPanel * kGroup / (kind == WeightKind::q4 ? 2 : 1); }
 static constexpr int constant_bytes(Constants constants) { return constants == Constants::scale ? 32 : 64; }
 
@@ -167,6 +170,7 @@ struct Partial {
 struct Kernels {
   const char* name;
   int rows_at_once;  // that go through all layers together: few enough that what one stage writes is near for the next
+  int rows_of_part;  // fewer are not worth another pass over the weights
   size_t (*activation_stride)(WeightKind kind, int k);
   // activation <- x, or x normalised (RMSNorm: x / rms(x) * norm) where norm is not null
   void (*prepare)(WeightKind kind, const float* x, const float* norm, float eps, int k, uint8_t* activation);

@@ -155,7 +155,9 @@ class Program {
   static void run_op(void* context, int index, int thread);
   void run_embed(const Op& op, int tile, int thread);
   void run_prepare(const Op& op, int row, int thread);
-  void run_matmul(const Op& op, int tile, int thread);
+  int num_parts(const Weight& w) const;
+  int num_tiles(const Op& op) const;
+  void run_matmul(const Op& op, int index, int thread);
   ReadLater later_of(const Op& op, int tile, int num_tiles) const;
   void run_rope(const Op& op, int index, int thread);
   void run_task(const Op& op, int task, int thread);

@@ -213,7 +213,7 @@ template <int MR>
 static void tiles(const MatmulArgs& a, const Fetch& fetch, Later& later, size_t stride, int row, int panel, int panels,
                   Tile out) {
   int done = 0;
-  if (a.weight->kind == WeightKind::q4 || a.weight->kind == WeightKind::q8) {
+  if (is_quantised(a.weight->kind)) {
     for (; done < panels; ++done) quantised_tile<MR>(a, fetch, later, stride, row, panel + done, out + done);
     return;
   }

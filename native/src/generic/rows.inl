@@ -15,7 +15,7 @@ struct QuantisedGroup {
 
 static size_t activation_stride(WeightKind kind, int k) {
   size_t size = static_cast<size_t>(k) * 4;
-  if (kind == WeightKind::q4 || kind == WeightKind::q8) size = static_cast<size_t>(k / kGroup) * sizeof(QuantisedGroup);
+  if (is_quantised(kind)) size = static_cast<size_t>(k / kGroup) * sizeof(QuantisedGroup);
   if (kind == WeightKind::bf16 && kBf16Activations) size = static_cast<size_t>(k) * 2;
   return (size + 63) / 64 * 64;
 }
@@ -44,7 +44,7 @@ static float mean_square(const float* x, int k) {
 }
 
 static void prepare_plain(WeightKind kind, const float* x, int k, uint8_t* row) {
-  if (kind == WeightKind::q4 || kind == WeightKind::q8) {
+  if (is_quantised(kind)) {
     quantise_row(x, k, reinterpret_cast<QuantisedGroup*>(row));
   } else if (kind == WeightKind::bf16 && kBf16Activations) {
     for (int i = 0; i < k; i += 16) store_bf16(row + 2 * i, load(x + i));

@@ -15,8 +15,6 @@
 namespace octavo {
 namespace {
 
-bool is_quantised(WeightKind kind) { return kind == WeightKind::q4 || kind == WeightKind::q8; }
-
 size_t panel_size(WeightKind kind, Constants constants, int k) {
   if (is_quantised(kind)) return quants_at(kind, constants, k / kGroup);
   return static_cast<size_t>(k) * kPanel * (kind == WeightKind::bf16 ? 2 : 4);

@@ -331,7 +331,7 @@ void Program::add_stages(Op& op) {
       break;
     case Kind::matmul:
       add_stage(op, Part::prepare, rows_, run_op<&Program::run_prepare>);
-      add_stage(op, Part::matmul, ceil_div(num_panels(*op.weight), op.panels_per_tile), run_op<&Program::run_matmul>);
+      add_stage(op, Part::matmul, num_tiles(op), run_op<&Program::run_matmul>);
       break;
     case Kind::attention:
       add_store_stage(op);
@@ -367,16 +367,29 @@ void Program::run_prepare(const Op& op, int row, int) {
                    activations_.data() + stride * static_cast<size_t>(row));
 }
 
-void Program::run_matmul(const Op& op, int tile, int) {
-  const int first = tile * op.panels_per_tile, last = std::min(first + op.panels_per_tile, num_panels(*op.weight));
-  const MatmulArgs args{op.weight,
-                        activations_.data(),
-                        rows_,
-                        row_of(op.out, 0),
+// A long chunk is cut into parts, where threads pass over all weights with rows of their own, which they have prepared:
+// fewer rows go from one core's cache to another's. Weights of 16 bits and more are too many to pass over again.
+int Program::num_parts(const Weight& w) const {
+  return is_quantised(w.kind) ? std::clamp(rows_ / kernels_.rows_of_part, 1, pool_.num_threads()) : 1;
+}
+
+int Program::num_tiles(const Op& op) const {
+  return num_parts(*op.weight) * ceil_div(num_panels(*op.weight), op.panels_per_tile);
+}
+
+void Program::run_matmul(const Op& op, int index, int) {
+  const Weight& w = *op.weight;
+  const int parts = num_parts(w), tiles_of_part = ceil_div(num_panels(w), op.panels_per_tile);
+  const int rows_of_part = ceil_div(ceil_div(rows_, parts), kRowTile) * kRowTile;
+  const int row = index / tiles_of_part * rows_of_part, panel = index % tiles_of_part * op.panels_per_tile;
+  const MatmulArgs args{&w,
+                        activations_.data() + kernels_.activation_stride(w.kind, w.k) * static_cast<size_t>(row),
+                        std::min(rows_of_part, rows_ - row),
+                        row_of(op.out, row),
                         static_cast<size_t>(columns_[static_cast<size_t>(op.out)]),
                         op.epilogue,
-                        later_of(op, tile, ceil_div(num_panels(*op.weight), op.panels_per_tile))};
-  kernels_.matmul(args, first, last);
+                        later_of(op, index, num_tiles(op))};
+  kernels_.matmul(args, panel, std::min(panel + op.panels_per_tile, num_panels(w)));
 }
 
 // ---- hidden states ----
