@@ -17,7 +17,6 @@ inline constexpr int kRowTile = 16;      // rows of activations that may be read
 inline constexpr int kTileKeys = 64;     // keys between two rescalings of the online softmax
 inline constexpr int kSplitKeys = 512;   // keys of one partial attention; a multiple of kTileKeys
 inline constexpr int kMaxInt8Dim = 512;  // of a head: 512 products of a word and a byte fit 32 bits
-inline constexpr int kMaxQueryRows = 6;  // query rows that share one reading of the keys
 
 enum class WeightKind : int { q4, q8, bf16, f32 };
 // Of a group: f16 scale; f32 scale, where 16 bits do not hold it; f16 scale and f16 minimum.
@@ -148,7 +147,7 @@ struct AttendArgs {
   size_t out_stride;       // floats between tokens
   int heads, kv_head;
   int position;             // of the first token
-  int first_row, num_rows;  // num_rows <= kMaxQueryRows
+  int first_row, num_rows;  // num_rows <= query_rows(layout)
   int window;               // keys that a row attends to, the last of them its own; 0: all
   // What this thread attends to next, as far as that is known: it is asked for in time. Or null.
   const AttendArgs* next;
@@ -177,6 +176,7 @@ struct Kernels {
   void (*matmul)(const MatmulArgs& args, int first_panel, int last_panel);
   void (*gather_row)(const Weight& weight, int row, float* out);
   void (*rope_store)(const RopeStoreArgs& args);
+  int (*query_rows)(const KvLayout& layout);  // that share one reading of the keys, at most
   void (*attend_split)(const AttendArgs& args, int split, const Partial& partial);
   // merges the splits of each row in order, from its first key's on, and writes the normalised rows
   void (*attend_merge)(const AttendArgs& args, const Partial* partials, int num_splits);

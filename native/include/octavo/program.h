@@ -190,6 +190,7 @@ class Program {
   int vocab_ = 0;
 
   KvLayout layout_{};
+  int query_rows_ = 0;  // of an attention task, at most
   int num_blocks_ = 0;
   std::unique_ptr<KvMemory> kv_;
 

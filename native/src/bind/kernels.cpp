@@ -62,9 +62,10 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
   const int rows = static_cast<int>(qkv.shape(0)), half = static_cast<int>(inverse_frequencies.size()),
             group = heads / kv_heads;
   const KvLayout layout = kv_layout(kv_type_named(type), block_size, kv_heads, head_dim);
+  const int query_rows = set.query_rows(layout);
   const int highest = blocks.size() ? *std::max_element(blocks.data(), blocks.data() + blocks.size()) : 0;
   if (static_cast<size_t>(rows) > blocks.size() * static_cast<size_t>(block_size) || rows_at_once < 1 ||
-      rows_at_once > kMaxQueryRows || qkv.shape(1) != static_cast<size_t>((heads + 2 * kv_heads) * head_dim) ||
+      rows_at_once > query_rows || qkv.shape(1) != static_cast<size_t>((heads + 2 * kv_heads) * head_dim) ||
       out.shape(0) != qkv.shape(0) || out.shape(1) != static_cast<size_t>(heads * head_dim))
     throw std::invalid_argument("shapes do not match");
   std::vector<uint8_t> cache(layout.block_bytes * static_cast<size_t>(highest + 2),
@@ -83,12 +84,12 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
                     blocks.data()[r / block_size], r % block_size, 0, kv_heads});
   }
   const int splits = (rows - 1) / kSplitKeys + 1;
-  const size_t floats = static_cast<size_t>(kMaxQueryRows * (head_dim + 2));
+  const size_t floats = static_cast<size_t>(query_rows * (head_dim + 2));
   std::vector<float> memory(floats * static_cast<size_t>(splits));
   std::vector<Partial> partials;
   for (int s = 0; s < splits; ++s) {
     float* acc = memory.data() + floats * static_cast<size_t>(s);
-    partials.push_back({acc, acc + kMaxQueryRows * head_dim, acc + kMaxQueryRows * (head_dim + 1)});
+    partials.push_back({acc, acc + query_rows * head_dim, acc + query_rows * (head_dim + 1)});
   }
   const auto args_of = [&](int head, int first, std::vector<int32_t>& table) {
     table.assign(blocks.data(), blocks.data() + blocks.size());

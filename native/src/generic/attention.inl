@@ -58,6 +58,10 @@ static void read_scales(const Keys& keys, int start, int skip, int num_keys, con
   }
 }
 
+inline constexpr int kQueryRows = 6;  // that share one reading of the keys: what the registers hold
+
+static int query_rows(const KvLayout&) { return kQueryRows; }
+
 struct QueryRow {
   const uint8_t* query;
   int position;
@@ -416,15 +420,17 @@ static Ahead first_tile(const AttendArgs& a) {
 }
 
 template <class Kv>
+static QueryRow query_row(const AttendArgs& a, int i) {
+  const RowPlace at = place(a, i);
+  return {a.queries + static_cast<size_t>(at.token) * a.query_stride +
+              static_cast<size_t>(at.head * a.layout->head_dim * Kv::kQueryElement),
+          a.position + at.token};
+}
+
+template <class Kv>
 static void attend_as(const AttendArgs& a, int split, const Partial& partial) {
-  const KvLayout& l = *a.layout;
-  QueryRow rows[kMaxQueryRows];
-  for (int i = 0; i < a.num_rows; ++i) {
-    const RowPlace at = place(a, i);
-    rows[i] = {a.queries + static_cast<size_t>(at.token) * a.query_stride +
-                   static_cast<size_t>(at.head * l.head_dim * Kv::kQueryElement),
-               a.position + at.token};
-  }
+  QueryRow rows[kQueryRows];
+  for (int i = 0; i < a.num_rows; ++i) rows[i] = query_row<Kv>(a, i);
   const Keys keys = keys_of(a);
   const Ahead after = a.next ? first_tile(*a.next) : Ahead{keys, 0, 0, 0};
   switch (a.num_rows) {

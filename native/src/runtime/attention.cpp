@@ -69,7 +69,7 @@ void Program::plan_attention() {
   tasks_.clear();
   split_tasks_.clear();
   const int group = shape_.heads / shape_.kv_heads;
-  const int rows_per_task = group <= kMaxQueryRows ? kMaxQueryRows / group * group : kMaxQueryRows;
+  const int rows_per_task = group <= query_rows_ ? query_rows_ / group * group : query_rows_;
   int num_partials = 0;
   for (int s = 0; s < static_cast<int>(segments_.size()); ++s) {
     const Segment& segment = segments_[static_cast<size_t>(s)];
@@ -116,7 +116,7 @@ void Program::drop_tasks() {
 // that it is about to read comes into the cache once. Not so where splits, or some of the group's heads, are tasks of
 // their own.
 bool Program::stores_itself(const Segment& segment) const {
-  return segment.num_rows == 1 && split_tasks_.empty() && shape_.heads / shape_.kv_heads <= kMaxQueryRows;
+  return segment.num_rows == 1 && split_tasks_.empty() && shape_.heads / shape_.kv_heads <= query_rows_;
 }
 
 // All other rows are stored before. Those in one unit of keys write to the same lines: they are one thread's.
@@ -187,13 +187,13 @@ int Program::first_split(const Op& op, const Task& task) const {
 }
 
 size_t Program::partial_floats() const {
-  return static_cast<size_t>(kMaxQueryRows) * static_cast<size_t>(shape_.head_dim + 2);
+  return static_cast<size_t>(query_rows_) * static_cast<size_t>(shape_.head_dim + 2);
 }
 
 Partial Program::partial_at(float* memory, int index) const {
   float* acc = memory + partial_floats() * static_cast<size_t>(index);
-  float* maximum = acc + kMaxQueryRows * shape_.head_dim;
-  return {acc, maximum, maximum + kMaxQueryRows};
+  float* maximum = acc + query_rows_ * shape_.head_dim;
+  return {acc, maximum, maximum + query_rows_};
 }
 
 void Program::run_task(const Op& op, int index, int thread) {

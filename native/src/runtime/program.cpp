@@ -79,6 +79,7 @@ void Program::allocate(KvType type, int num_blocks, int block_size) {
     throw std::invalid_argument("an int8 KV cache needs a head_dim of " + std::to_string(kMaxInt8Dim) +
                                 " or less, got " + std::to_string(shape_.head_dim));
   layout_ = kv_layout(type, block_size, shape_.kv_heads, shape_.head_dim);
+  query_rows_ = kernels_.query_rows(layout_);
   num_blocks_ = num_blocks;
   kv_ = std::make_unique<KvMemory>(layers_per_group_, layout_.block_bytes, num_blocks);
   find_readers();

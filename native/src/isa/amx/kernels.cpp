@@ -9,10 +9,11 @@ namespace {
 #include "simd.h"
 #include "../../generic/kernels.inl"
 #include "tiles.inl"
+#include "attention.inl"
 }  // namespace
 
 extern const Kernels table;
 const Kernels table = {"amx",        256,        256,        tiled_stride, tiled_prepare,
-                       tiled_matmul, gather_row, rope_store, attend_split, attend_merge,
+                       tiled_matmul, gather_row, rope_store, tiled_query_rows, tiled_attend_split, attend_merge,
                        chunk_maxima, sample,     score,      read_all,     tiled_spin_dots};
 }  // namespace octavo::amx

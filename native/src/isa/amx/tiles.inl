@@ -42,13 +42,17 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-static void configure() {
+static constexpr TileConfig whole_tiles() {
   TileConfig config;
   for (int t = 0; t < 8; ++t) {
     config.row_bytes[t] = kLine;
     config.rows[t] = kTileRows;
   }
-  asm volatile("" : : "r"(&config) : "memory");  // this load does not tell the compiler how much it reads
+  return config;
+}
+
+static void configure() {
+  static constexpr TileConfig config = whole_tiles();
   _tile_loadconfig(&config);
 }
 

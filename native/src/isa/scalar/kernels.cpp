@@ -10,6 +10,6 @@ namespace {
 
 extern const Kernels table;
 const Kernels table = {"scalar",     128,        64,         activation_stride, prepare,
-                       matmul,       gather_row, rope_store, attend_split,      attend_merge,
+                       matmul,       gather_row, rope_store, query_rows, attend_split,      attend_merge,
                        chunk_maxima, sample,     score,      read_all,          spin_dots};
 }  // namespace octavo::scalar
