@@ -137,7 +137,8 @@ class Program {
   void add_attend_stages(Op& op);
   void run_layers();
   void run_stages();
-  void run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job);
+  void take_logit_rows(const Step& step, int first_row, int last_row);
+  void run_head(const Step& step);
   void run_sums(const Step& step, int first_row, int last_row);
 
   // Tracing: spans follow one another without gaps.
@@ -210,12 +211,13 @@ class Program {
 
   // Scratch, grown on demand.
   std::vector<Lines<float>> buffers_;
-  Lines<uint8_t> activations_, queries_;
+  Lines<uint8_t> activations_, queries_, waiting_;
   Lines<float> rotations_, partials_, logits_, maxima_, hidden_states_;
   std::vector<Lines<float>> thread_partials_;
   std::vector<std::vector<uint8_t>> sample_memory_;
   const SampleBatch* batch_ = nullptr;
-  int first_logit_ = 0, first_job_ = 0;
+  int first_logit_ = 0, num_waiting_ = 0;  // of the step's rows with logits: those that are prepared for the head
+  int first_job_ = 0;
   Timings timings_{};
   Trace* trace_ = nullptr;  // of the current run, where it is wanted
   double marked_s_ = 0;     // when the last span ended

@@ -5,15 +5,16 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "octavo/clock.h"
 
 namespace octavo {
 namespace {
 
-constexpr int kLogitRows = 32;   // rows of logits in memory at once
+constexpr int kLogitRows = 32;   // rows of logits in memory at once: whole tiles of rows
 constexpr int kHeadPanels = 32;  // of logits that are computed at once: whole chunks of the sampler
-static_assert(kHeadPanels * kPanel % kSampleChunk == 0);
+static_assert(kHeadPanels * kPanel % kSampleChunk == 0 && kLogitRows % kRowTile == 0);
 constexpr int kSumColumns = 64;  // of hidden states that one thread adds up
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -149,7 +150,8 @@ void Program::run(const Step& step, Trace* trace) {
   kv_->begin_step(pool_, end);
   copy_blocks(step);
   batch_ = &step.samples;
-  int work = 0, next_logit = 0, next_job = 0;
+  int work = 0;
+  first_logit_ = first_job_ = num_waiting_ = 0;
   const int total = static_cast<int>(step.tokens.size());
   for (int first = 0; first < total; first += kernels_.rows_at_once) {
     const int last = std::min(total, first + kernels_.rows_at_once);
@@ -159,8 +161,9 @@ void Program::run(const Step& step, Trace* trace) {
     run_layers();
     timings_.layers += seconds() - started;
     if (!step.sum_rows.empty()) run_sums(step, first, last);
-    run_head(step, first, last, &next_logit, &next_job);
+    take_logit_rows(step, first, last);
   }
+  run_head(step);
   kv_->end_step();
 }
 
@@ -203,10 +206,10 @@ void Program::grow(int rows) {
     const size_t size = static_cast<size_t>(rows) * static_cast<size_t>(columns_[b]);
     if (buffers_[b].size() < size) buffers_[b].resize(size);
   }
-  size_t stride = kernels_.activation_stride(head_weight_->kind, head_weight_->k);
+  size_t stride = 0;
   for (const Op& op : ops_)
     if (op.kind == Kind::matmul) stride = std::max(stride, kernels_.activation_stride(op.weight->kind, op.weight->k));
-  const int readable = ceil_div(std::max(rows, kLogitRows), kRowTile) * kRowTile;
+  const int readable = ceil_div(rows, kRowTile) * kRowTile;
   activations_.resize(std::max(activations_.size(), stride * static_cast<size_t>(readable)));
   queries_.resize(std::max(queries_.size(), static_cast<size_t>(rows) * query_bytes()));
 }
@@ -423,43 +426,52 @@ void Program::run_sums(const Step& step, int first_row, int last_row) {
 
 // ---- logits and sampling ----
 
-void Program::run_head(const Step& step, int first_row, int last_row, int* next_logit, int* next_job) {
+// The chunk's rows that have logits wait for others, as all weights of the head are read however few they are.
+void Program::take_logit_rows(const Step& step, int first_row, int last_row) {
   const Weight& w = *head_weight_;
-  const size_t activation = kernels_.activation_stride(w.kind, w.k), stride = logit_stride(w);
-  const int num_logits = static_cast<int>(step.logit_rows.size());
-  while (*next_logit < num_logits && step.logit_rows[static_cast<size_t>(*next_logit)] < last_row) {
+  const size_t stride = kernels_.activation_stride(w.kind, w.k);
+  const auto end = std::lower_bound(step.logit_rows.begin(), step.logit_rows.end(), last_row);
+  const int last = static_cast<int>(end - step.logit_rows.begin());
+  waiting_.resize(stride * kLogitRows);
+  while (const int rows = std::min(kLogitRows - num_waiting_, last - first_logit_ - num_waiting_)) {
     const double started = seconds();
-    int rows = 0;
-    while (rows < kLogitRows && *next_logit + rows < num_logits &&
-           step.logit_rows[static_cast<size_t>(*next_logit + rows)] < last_row)
-      ++rows;
-    first_logit_ = *next_logit;
-    logits_.resize(std::max(logits_.size(), stride * static_cast<size_t>(rows)));
-    maxima_.resize(std::max(maxima_.size(), static_cast<size_t>(sample_chunks(w.n) * rows)));
     pool_.each(rows, [&](int i, int) {
-      const int row = step.logit_rows[static_cast<size_t>(first_logit_ + i)] - first_row;
+      const int row = step.logit_rows[static_cast<size_t>(first_logit_ + num_waiting_ + i)] - first_row;
       kernels_.prepare(w.kind, row_of(head_in_, place_of(row)), head_norm_, head_eps_, w.k,
-                       activations_.data() + activation * static_cast<size_t>(i));
+                       waiting_.data() + stride * static_cast<size_t>(num_waiting_ + i));
     });
+    timings_.head += seconds() - started;
     if (trace_) mark(Part::head_prepare, prepare_cost(w, head_norm_, rows));
-    const MatmulArgs args{&w, activations_.data(), rows, logits_.data(), stride, Epilogue::store, {}};
-    pool_.each(ceil_div(num_panels(w), kHeadPanels), [&](int i, int) {
-      kernels_.matmul(args, i * kHeadPanels, std::min((i + 1) * kHeadPanels, num_panels(w)));
-      find_maxima(rows, i * kHeadPanels * kPanel);
-    });
-    if (trace_) mark(Part::head, matmul_cost(w, rows, static_cast<double>(stride), Epilogue::store));
-    const double computed = seconds();
-    int jobs = 0;
-    while (*next_job + jobs < step.samples.num_jobs && step.samples.jobs[*next_job + jobs].row < first_logit_ + rows)
-      ++jobs;
-    first_job_ = *next_job;
-    pool_.each(jobs, [&](int i, int thread) { run_job(i, thread); });
-    if (trace_) mark(Part::sample, sample_cost(jobs));
-    timings_.head += computed - started;
-    timings_.sample += seconds() - computed;
-    *next_logit += rows;
-    *next_job += jobs;
+    num_waiting_ += rows;
+    if (num_waiting_ == kLogitRows) run_head(step);
   }
+}
+
+// Logits of the rows that wait, and what is sampled from them.
+void Program::run_head(const Step& step) {
+  if (!num_waiting_) return;
+  const Weight& w = *head_weight_;
+  const int rows = std::exchange(num_waiting_, 0);
+  const size_t stride = logit_stride(w);
+  const double started = seconds();
+  logits_.resize(std::max(logits_.size(), stride * static_cast<size_t>(rows)));
+  maxima_.resize(std::max(maxima_.size(), static_cast<size_t>(sample_chunks(w.n) * rows)));
+  const MatmulArgs args{&w, waiting_.data(), rows, logits_.data(), stride, Epilogue::store, {}};
+  pool_.each(ceil_div(num_panels(w), kHeadPanels), [&](int i, int) {
+    kernels_.matmul(args, i * kHeadPanels, std::min((i + 1) * kHeadPanels, num_panels(w)));
+    find_maxima(rows, i * kHeadPanels * kPanel);
+  });
+  if (trace_) mark(Part::head, matmul_cost(w, rows, static_cast<double>(stride), Epilogue::store));
+  const double computed = seconds();
+  int jobs = 0;
+  while (first_job_ + jobs < step.samples.num_jobs && step.samples.jobs[first_job_ + jobs].row < first_logit_ + rows)
+    ++jobs;
+  pool_.each(jobs, [&](int i, int thread) { run_job(i, thread); });
+  if (trace_) mark(Part::sample, sample_cost(jobs));
+  timings_.head += computed - started;
+  timings_.sample += seconds() - computed;
+  first_logit_ += rows;
+  first_job_ += jobs;
 }
 
 // Of the logits that a tile has just computed, while they are near.
