@@ -111,14 +111,14 @@ def test_products_are_counted_by_their_shapes_and_weights_by_their_bytes(traced:
 
 
 def test_more_rows_than_a_chunk_stream_the_weights_again(traced: Traced, kind: CpuKind) -> None:
-    step(traced, runs(200, 100))
+    step(traced, runs(200, 200, 200))
     matmuls = [span for span in traced.spans if span.kernel == "matmul" and span.layer == 0]
     chunk = max(span.rows for span in matmuls)
-    num_whole, rest = divmod(300, chunk)
+    num_whole, rest = divmod(600, chunk)
     assert num_whole and {span.rows for span in matmuls} == {chunk, rest}
     once = sum(span.streamed_bytes for span in matmuls if span.rows == rest)
     assert sum(span.streamed_bytes for span in matmuls) == (num_whole + 1) * once > 0
-    operations = 2 * 300 * products(cpu_model(BEST, kind).spec)["down"]
+    operations = 2 * 600 * products(cpu_model(BEST, kind).spec)["down"]
     assert sum(span.operations for span in matmuls if span.op == "down") == operations
 
 

@@ -97,6 +97,10 @@ class MatmulCase:
         return out
 
 
+MOST = 0
+"""Query rows at once: as many as a kernel set takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttendCase:
     """Causal attention of `rows` tokens over a fresh paged cache; each attends to the last `window` ones, 0: to all."""
@@ -123,7 +127,7 @@ class AttendCase:
         return (10000.0 ** (-np.arange(half) / max(half, 1))).astype(np.float32)
 
     def run(self, isa: str, qkv: NDArray[np.float32], *, rows_at_once: int, seed: int = 0) -> NDArray[np.float32]:
-        """`seed` shuffles which physical blocks are used."""
+        """`seed` shuffles which physical blocks are used; `rows_at_once` counts a KV head's queries, or is `MOST`."""
         blocks = np.random.default_rng(seed).permutation(-(-self.rows // self.block_size)).astype(np.int32)
         out = np.empty((self.rows, self.heads * self.head_dim), np.float32)
         shape = (self.heads, self.kv_heads, self.head_dim, self.window)

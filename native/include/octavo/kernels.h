@@ -169,7 +169,7 @@ struct Partial {
 struct Kernels {
   const char* name;
   int rows_at_once;  // that go through all layers together: few enough that what one stage writes is near for the next
-  int rows_of_part;  // fewer are not worth another pass over the weights
+  int (*rows_of_part)(WeightKind kind, int k);  // fewer are not worth another pass over quantised weights
   size_t (*activation_stride)(WeightKind kind, int k);
   // activation <- x, or x normalised (RMSNorm: x / rms(x) * norm) where norm is not null
   void (*prepare)(WeightKind kind, const float* x, const float* norm, float eps, int k, uint8_t* activation);

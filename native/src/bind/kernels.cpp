@@ -54,7 +54,8 @@ void gather(const std::string& isa, const PackedWeight& packed, int row, Mutable
 }
 
 // Rows of one request from position 0 on, over a fresh cache: stores each row's key and value, then attends all rows,
-// `rows_at_once` query rows at a time, with a table in which what lies behind their window is a block of NaN.
+// `rows_at_once` query rows at a time (0: as many as the kernel set takes), with a table in which what lies behind
+// their window is a block of NaN.
 void attend(const std::string& isa, const std::string& type, int block_size, Table blocks, int heads, int kv_heads,
             int head_dim, int window, Vector inverse_frequencies, float scale, int rows_at_once, Matrix qkv,
             MutableMatrix out) {
@@ -63,6 +64,7 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
             group = heads / kv_heads;
   const KvLayout layout = kv_layout(kv_type_named(type), block_size, kv_heads, head_dim);
   const int query_rows = set.query_rows(layout);
+  if (rows_at_once == 0) rows_at_once = query_rows;
   const int highest = blocks.size() ? *std::max_element(blocks.data(), blocks.data() + blocks.size()) : 0;
   if (static_cast<size_t>(rows) > blocks.size() * static_cast<size_t>(block_size) || rows_at_once < 1 ||
       rows_at_once > query_rows || qkv.shape(1) != static_cast<size_t>((heads + 2 * kv_heads) * head_dim) ||

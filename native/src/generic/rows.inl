@@ -20,6 +20,8 @@ static size_t activation_stride(WeightKind kind, int k) {
   return (size + 63) / 64 * 64;
 }
 
+static int rows_of_part(WeightKind, int) { return 64; }
+
 static void quantise_row(const float* x, int k, QuantisedGroup* row) {
   for (int g = 0; g < k / kGroup; ++g) {
     f32 a = load(x + kGroup * g), b = load(x + kGroup * g + 16);

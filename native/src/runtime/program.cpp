@@ -374,7 +374,7 @@ void Program::run_prepare(const Op& op, int row, int) {
 // A long chunk is cut into parts, where threads pass over all weights with rows of their own, which they have prepared:
 // fewer rows go from one core's cache to another's. Weights of 16 bits and more are too many to pass over again.
 int Program::num_parts(const Weight& w) const {
-  return is_quantised(w.kind) ? std::clamp(rows_ / kernels_.rows_of_part, 1, pool_.num_threads()) : 1;
+  return is_quantised(w.kind) ? std::clamp(rows_ / kernels_.rows_of_part(w.kind, w.k), 1, pool_.num_threads()) : 1;
 }
 
 int Program::num_tiles(const Op& op) const {

@@ -121,8 +121,8 @@ static void score_tiles(const uint8_t* queries, int dim, const TiledUnits& units
   _tile_stored(3, scores[0] + 48, kTileKeys * 4);
 }
 
-// Adds weights * values of the units first_unit .. end_unit - 1, in `P` panels of 16 dimensions from `first` on, to what
-// `rows` rows have so far, times each row's factor.
+// Adds weights * values of the units first_unit .. end_unit - 1, in `P` panels of 16 dimensions from `first` on, to
+// what `rows` rows have so far, times each row's factor.
 template <int P>
 static void add_tiles(const uint8_t (*weights)[kTileKeys * 2], int rows, int dim, int first, const TiledUnits& units,
                       int first_unit, int end_unit, const TiledUnits* ahead, const float* factors, float* acc) {
@@ -133,7 +133,8 @@ static void add_tiles(const uint8_t (*weights)[kTileKeys * 2], int rows, int dim
     const uint8_t* values = units.values[u] + 4 * first;
     _tile_loadd(6, weights[0] + 32 * u, kTileKeys * 2);
     if (ahead)
-      for (int p = 0; p < P; ++p) ask_for_lines<kTileRows / 2>(ahead->values[u] + (first / kPanel + p) * kTileBytes / 2);
+      for (int p = 0; p < P; ++p)
+        ask_for_lines<kTileRows / 2>(ahead->values[u] + (first / kPanel + p) * kTileBytes / 2);
     _tile_loadd(7, values, pair_bytes);
     _tile_dpbf16ps(0, 6, 7);
     _tile_loadd(7, values + kLine, pair_bytes);
@@ -167,7 +168,8 @@ inline constexpr int kSoftRows = 8;
 
 static void soften_some(int count, const QueryRow* rows, int window, int start, float (*scores)[kTileKeys],
                         uint8_t (*weights)[kTileKeys * 2], Softmax* softmax, float* factors) {
-  using Soften = void (*)(const QueryRow*, int, int, float (*)[kTileKeys], uint8_t (*)[kTileKeys * 2], Softmax*, float*);
+  using Soften =
+      void (*)(const QueryRow*, int, int, float (*)[kTileKeys], uint8_t (*)[kTileKeys * 2], Softmax*, float*);
   static constexpr Soften kSoften[] = {soften_rows<1>, soften_rows<2>, soften_rows<3>, soften_rows<4>,
                                        soften_rows<5>, soften_rows<6>, soften_rows<7>, soften_rows<8>};
   kSoften[count - 1](rows, window, start, scores, weights, softmax, factors);
@@ -187,9 +189,11 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
   alignas(64) uint8_t weights[kTileRows][kTileKeys * 2] = {};
   alignas(64) float scores[kTileRows][kTileKeys];
   Softmax softmax[kTiledRows / kSoftRows];
-  for (int r = 0; r < count; ++r) __builtin_memcpy(queries + row_bytes * static_cast<size_t>(r), rows[r].query, row_bytes);
+  for (int r = 0; r < count; ++r)
+    __builtin_memcpy(queries + row_bytes * static_cast<size_t>(r), rows[r].query, row_bytes);
   const int padded = (count + kTileRows - 1) / kTileRows * kTileRows;
-  __builtin_memset(queries + row_bytes * static_cast<size_t>(count), 0, row_bytes * static_cast<size_t>(padded - count));
+  __builtin_memset(queries + row_bytes * static_cast<size_t>(count), 0,
+                   row_bytes * static_cast<size_t>(padded - count));
   __builtin_memset(partial.acc, 0, static_cast<size_t>(count * dim) * 4);
   for (int start = begin / kTileKeys * kTileKeys; start < end; start += kTileKeys) {
     const int skip = larger(begin - start, 0), num_keys = smaller(kTileKeys, end - start), then = start + kTileKeys;

@@ -12,7 +12,7 @@
 inline constexpr int kTileRows = 16, kLine = 64, kTileBytes = kTileRows * kLine;
 inline constexpr int kSlots = 128;      // tiles of widened weights in the scratch
 inline constexpr int kTurn = 12;        // of them that are widened in a turn
-inline constexpr int kSumRows = 256;    // rows that pass over one widening
+inline constexpr int kSumRows = 512;    // rows that pass over one widening
 inline constexpr int kHalfToBf16 = 16;  // exponents of widened weights are that much too small
 
 // Rows are bf16, zeros up to whole groups; an odd number of lines, so that 16 rows are spread over the cache's sets.
@@ -32,6 +32,12 @@ static void tiled_prepare(WeightKind kind, const float* x, const float* norm, fl
     store_bf16(row + 2 * i, kind == WeightKind::bf16 ? v : _mm512_permutexvar_ps(fours, v));
   }
   if (k % kGroup) __builtin_memset(row + 2 * k, 0, 2 * kPanel);
+}
+
+// All that pass over the same weights should fit the second cache: they are read again for every few panels.
+static int tiled_rows_of_part(WeightKind kind, int k) {
+  if (!is_quantised(kind)) return rows_of_part(kind, k);
+  return larger(kTileRows, static_cast<int>((768 << 10) / tiled_stride(kind, k)));
 }
 
 static inline int num_groups(const Weight& w) { return (w.k + kGroup - 1) / kGroup; }
