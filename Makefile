@@ -13,6 +13,7 @@ CLIENTS := $(VENV)/clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
 DEPLOY := $(VENV)/deploy
 DEPLOY_STAMP := $(DEPLOY)/.installed
+PAGE ?= docs/performance.md
 ARGS ?=
 NATIVE := $(shell find native -name '*.h' -o -name '*.cpp' -o -name '*.inl')
 PY_PATHS := src tests bench deploy
@@ -58,11 +59,11 @@ docs: $(STAMP) ## Write the generated documents, rules and dashboards again
 manifests: $(STAMP) $(DEPLOY_STAMP) ## Write deploy/kubernetes again, from the Helm chart
 	@$(BIN)/python -m tests.deploy.plain
 
-bench: $(STAMP) ## Measure, and write docs/performance.md; with PEERS=DIR, beside other engines (ARGS="--only policy")
+bench: $(STAMP) ## Measure, and write PAGE (docs/performance.md); with PEERS=DIR, beside other engines (ARGS="--only policy")
 	@$(require_peers)
 	@mkdir -p build
 	@$(BIN)/python -m bench.report run build/performance.json $(if $(PEERS),--peers $(PEERS)) $(ARGS)
-	@$(BIN)/python -m bench.report render build/performance.json docs/performance.md
+	@$(BIN)/python -m bench.report render build/performance.json $(PAGE)
 
 clean: ## Remove everything that was built
 	@rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache

@@ -15,7 +15,7 @@ from bench.report.memory import MEMORY
 from bench.report.peers import PEERS
 from bench.report.plots import draw_all
 from bench.report.policy import POLICY
-from bench.report.render import PLOTS, from_json, page, plots, to_json
+from bench.report.render import from_json, page, plots, to_json
 from bench.report.section import Conditions, Section, run
 from bench.report.served import SERVED
 from bench.report.shapes import SHAPES
@@ -52,10 +52,10 @@ def run_all(file: Path, sections: list[Section], conditions: Conditions) -> None
 
 
 def write_page(file: Path, target: Path) -> None:
-    """The page, and its plots in a folder beside it."""
+    """The page, and its plots in a folder beside it that has its name."""
     report = from_json(file.read_text(encoding="utf-8"))
-    draw_all(plots(report, SECTIONS), target.parent / PLOTS)
-    target.write_text(page(report, SECTIONS), encoding="utf-8")
+    draw_all(plots(report, SECTIONS), target.with_suffix(""))
+    target.write_text(page(report, SECTIONS, target.stem), encoding="utf-8")
 
 
 def main(words: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -56,9 +57,12 @@ def _read(config: Config) -> Reading:
 
 
 def _figure(own: Reading, exact: Reading) -> Figure:
-    """The tokens themselves are not kept: only how often both would choose the same."""
-    values = {field.name: getattr(own, field.name) for field in dataclasses.fields(own) if field.name != "best"}
-    return {**values, "exact_nll": exact.nll, "top1": top1_agreement(own, exact)}
+    """The tokens themselves are not kept: only how often both would choose the same, and how far they are apart."""
+    each_token = ("best", "nlls")
+    values = {field.name: getattr(own, field.name) for field in dataclasses.fields(own) if field.name not in each_token}
+    apart = [a - b for a, b in zip(own.nlls, exact.nlls, strict=True)]
+    error = statistics.stdev(apart) / math.sqrt(len(apart))
+    return {**values, "exact_nll": exact.nll, "error": error, "top1": top1_agreement(own, exact)}
 
 
 def show(figures: list[Figure]) -> Shown:
@@ -68,6 +72,7 @@ def show(figures: list[Figure]) -> Shown:
         Column("NLL", 4),
         Column("perplexity", 4),
         Column("% from float32", 3),
+        Column("± %", 3),
         Column("% top-1 agreement", 2),
     )
     return Shown((Table(columns, [_row(each) for each in figures]),), tuple(_claims(figures)))
@@ -80,14 +85,16 @@ def _percent(each: Figure) -> float:
 
 def _row(each: Figure) -> list[Cell]:
     formats = [each["weight_format"], each["kv_cache_dtype"]]
-    return [*formats, each["nll"], math.exp(each["nll"]), _percent(each), 100 * each["top1"]]
+    nll, error = each["nll"], 100 * each["error"]
+    return [*formats, nll, math.exp(nll), _percent(each), error, 100 * each["top1"]]
 
 
 def _claims(figures: Sequence[Figure]) -> Iterator[Claim]:
     for each in figures:
         if each["kv_cache_dtype"] != "float32":
             what = f"perplexity above float32, {each['weight_format']} weights, {each['kv_cache_dtype']} KV"
-            yield Claim(what, _percent(each), TARGET)
+            noise = f"± {100 * each['error']:.2f} %, the standard error over these tokens"
+            yield Claim(what, _percent(each), TARGET, note=noise)
 
 
 FORMATS = Section(
@@ -96,7 +103,8 @@ FORMATS = Section(
     about=(
         "4,608 tokens of documentation, read in windows of 513, as `octavo doctor --perplexity` reads any text. "
         "Each file is compared with itself: its weights dequantised to float32, and nothing rounded on the way. "
-        "Top-1 agreement is how often both would choose the same next token. `-int8` and `-int4` are weights that "
+        "± is the standard error of that difference over the tokens of this text. Top-1 agreement is how often both "
+        "would choose the same next token. `-int8` and `-int4` are weights that "
         "`--quantization` rounded at load."
     ),
     measure=_measure,

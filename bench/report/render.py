@@ -11,8 +11,6 @@ HEAD = """# Performance
 
 Made by `make bench` (`python -m bench.report render`); do not edit. Each section says where and when it was measured.
 Machines differ and are shared, so what counts is a ratio of two figures of one run, never a figure alone."""
-PLOTS = "performance"
-"""The folder of the pictures, beside the page."""
 _LIMITS = (
     "Targets are ratios to the best number format of the best other engine for that row, where nothing else is said. "
     "The last column is the arithmetic that [the machine's limits](#steps-and-the-machines-limits) allow: what share "
@@ -38,12 +36,13 @@ def shown(report: Report, sections: Iterable[Section]) -> dict[str, Shown]:
     return {each.name: each.show(report[each.name].successes) for each in sections if each.name in report}
 
 
-def page(report: Report, sections: Sequence[Section]) -> str:
+def page(report: Report, sections: Sequence[Section], pictures: str) -> str:
+    """`pictures`: the folder of the plots, beside the page."""
     seen = shown(report, sections)
     blocks = [HEAD, *_targets(seen.values())]
     for section in sections:
         if section.name in seen:
-            blocks += _blocks(section, report[section.name], seen[section.name])
+            blocks += _blocks(section, report[section.name], seen[section.name], pictures)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -68,11 +67,11 @@ def _targets(seen: Iterable[Shown]) -> Iterator[str]:
 
 def _claim(claim: Claim, limits: dict[Work, str]) -> list[Cell]:
     reached = None if claim.value is None else f"{claim.value:,.2f}{claim.target.unit}"
-    limit = None if claim.work is None else limits.get(claim.work)
+    limit = claim.note if claim.work is None else limits.get(claim.work)
     return [claim.what, reached, str(claim.target), claim.target.verdict(claim.value), limit]
 
 
-def _blocks(section: Section, measured: Measured, seen: Shown) -> Iterator[str]:
+def _blocks(section: Section, measured: Measured, seen: Shown, pictures: str) -> Iterator[str]:
     yield f"## {section.title}"
     yield section.about
     for table in seen.tables:
@@ -80,7 +79,7 @@ def _blocks(section: Section, measured: Measured, seen: Shown) -> Iterator[str]:
             yield f"{table.caption}:"
         yield _table(table)
     for plot in filter(lambda plot: plot.series, seen.plots):
-        yield f"![{plot.title}]({PLOTS}/{plot.name}.png)"
+        yield f"![{plot.title}]({pictures}/{plot.name}.png)"
     if measured.failures:
         rows: list[list[Cell]] = [[each["failed"], each["why"]] for each in measured.failures]
         yield _table(Table((Column("not measured"), Column("why")), rows))

@@ -12,11 +12,12 @@ from bench.report.driver import prompts
 from bench.report.installed import environment, program
 from bench.report.processes import lines_of
 from bench.report.section import Conditions, Figure, Section, attempted
-from bench.report.shown import Cell, Claim, Column, Plot, Shown, Table, Target
+from bench.report.shown import Cell, Claim, Column, Plot, Shown, Table, Target, Work
 from bench.report.subjects import DEFAULT, format_of, path_of
 from bench.report.throughput import OURS, Job, drive
 
 PROMPT, NEW, CLIENTS = 256, 128, 16
+LOAD = Work(DEFAULT, "served", CLIENTS, PROMPT)
 LOADS: dict[str, tuple[str, ...]] = {
     "closed": ("--num-prompts", "64", "--max-concurrency", str(CLIENTS)),
     "poisson": ("--num-prompts", "24", "--request-rate", "1"),
@@ -183,7 +184,7 @@ def _load_claims(loads: Sequence[Figure], offline: float | None) -> Iterator[Cla
         other = next((each for name, each in closed.items() if name.startswith(short)), {})
         what = f"served, {CLIENTS} clients"
         rate = _over(own.get("output_throughput"), other.get("output_throughput"))
-        yield Claim(f"{what}, output tokens/s, to {short}", rate, Target(2.5, " x"))
+        yield Claim(f"{what}, output tokens/s, to {short}", rate, Target(2.5, " x"), LOAD)
         for name, field in (("TTFT", "p99_ttft_ms"), ("ITL", "p99_itl_ms")):
             part = _over(own.get(field), other.get(field))
             yield Claim(f"{what}, p99 {name}, of {short}'s", part, Target(1, " x", at_most=True))

@@ -58,12 +58,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A figure that has a target. `work` finds what this machine's limits say about it."""
+    """A figure that has a target. `work` finds what this machine's limits say about it; or `note` says it."""
 
     what: str
     value: float | None
     target: Target
     work: Work | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

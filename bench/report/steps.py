@@ -3,10 +3,10 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.report import context, peers, shapes
+from bench.report import context, peers, served, shapes
 from bench.report.processes import lines_of
 from bench.report.section import Conditions, Figure, Section, attempted
 from bench.report.shown import Cell, Claim, Column, Shown, Table, Target, Work
@@ -15,19 +15,13 @@ from bench.report.subjects import BF16, DEFAULT, RANDOM, path_of
 ATTENTION = Work(DEFAULT, "decode", 8, 4096)
 """Where attention has a target of its own."""
 TARGET = Target(60, " %")
-SOME = (1, 8)
 _KINDS = {"prompt": "prefill", "decode": "decode"}
 
 
 def works(subject: str) -> list[tuple[int, int, int]]:
-    """Requests at once, tokens of a prompt, and tokens before the first decode step: where there are targets.
-
-    Of bf16, whose limits lie between the same two peaks at all sizes, some.
-    """
+    """Requests at once, tokens of a prompt, and tokens before the first decode step: where there are targets."""
     if subject in RANDOM:
         return [(batch, shapes.PROMPT, shapes.PROMPT) for batch in shapes.LEAST]
-    if subject == BF16:
-        return [(batch, peers.PROMPT, peers.PROMPT) for batch in SOME]
     own = [(batch, peers.PROMPT, peers.PROMPT) for batch in peers.BATCHES]
     if subject == DEFAULT:
         own += [(batch, peers.PROMPT, ATTENTION.context) for batch in context.BATCHES]
@@ -64,6 +58,8 @@ def show(figures: list[Figure]) -> Shown:
     )
     pairs = [(figure, steps) for figure in figures for steps in figure["profiles"] if _is_new(figure, steps)]
     limits = {work_of(*pair): limit_words(pair[1]) for pair in pairs}
+    rates = {work_of(*pair): pair[1]["num_tokens"] / pair[1]["limit_s"] for pair in pairs}
+    limits |= served_limit(rates)
     return Shown((Table(columns, [row_of(*pair) for pair in pairs]),), tuple(_claims(pairs)), limits=limits)
 
 
@@ -87,6 +83,16 @@ def worst(steps: dict[str, Any]) -> str:
 def limit_words(steps: dict[str, Any]) -> str:
     share, rate = steps["limit_s"] / steps["step_s"], steps["num_tokens"] / steps["limit_s"]
     return f"{share:.0%} of {rate:,.0f} tokens/s; loses most in {worst(steps)}"
+
+
+def served_limit(rates: Mapping[Work, float]) -> dict[Work, str]:
+    """Of a load where as many prompts as clients, and then their answers, are computed at their own limits."""
+    prompts, answers = (rates.get(Work(DEFAULT, kind, served.CLIENTS, served.PROMPT)) for kind in _KINDS.values())
+    if not prompts or not answers:
+        return {}
+    rate = served.NEW / (served.PROMPT / prompts + served.NEW / answers)
+    words = f"{rate:,.0f} tokens/s, with nothing but prompts and decodes of {served.CLIENTS} at their limits"
+    return {served.LOAD: words}
 
 
 def row_of(figure: Figure, steps: dict[str, Any]) -> list[Cell]:

@@ -37,7 +37,7 @@ def failing(_: Conditions) -> Iterator[Figure]:
 
 
 def test_a_page_is_made_of_tables_that_say_where_and_when() -> None:
-    assert page({"tiny": measured(FIGURES)}, [section([])]) == (
+    assert page({"tiny": measured(FIGURES)}, [section([])], "pictures") == (
         f"{HEAD}\n\n## Tiny\n\nMade up.\n\n"
         "| what | ms | count | maybe |\n| --- | ---: | ---: | ---: |\n"
         "| a\\|b | 1,234.57 | 1,000 | - |\n| c | 0.50 | 1 | 2.2 |\n\n"
@@ -48,7 +48,7 @@ def test_a_page_is_made_of_tables_that_say_where_and_when() -> None:
 def test_sections_come_in_their_own_order_and_those_that_did_not_run_not_at_all() -> None:
     report = {name: measured([], name) for name in ("b", "a")}
     named = [Section(name=n, title=n, about="", measure=failing, show=show) for n in ("a", "b", "c")]
-    assert [line for line in page(report, named).splitlines() if line.startswith("## ")] == ["## a", "## b"]
+    assert [line for line in page(report, named, "pictures").splitlines() if line.startswith("## ")] == ["## a", "## b"]
 
 
 def test_a_report_survives_its_file() -> None:
@@ -76,7 +76,7 @@ def test_what_fails_is_a_row_and_what_came_before_stays(tmp_path: Path) -> None:
     assert report["broken"].failures == [{"failed": "Broken", "why": "RuntimeError: no such machine"}]
     assert report["tiny"].failures == []
     assert "| not measured | why |\n| --- | ---: |\n| Broken | RuntimeError: no such machine |" in page(
-        report, [broken]
+        report, [broken], "pictures"
     )
 
 
@@ -132,7 +132,7 @@ def test_targets_of_all_sections_are_one_table_with_the_machine_s_limits_beside_
         return Section(name=name, title=name, about="", measure=failing, show=lambda _: seen)
 
     sections = [named("one", Shown(claims=claims)), named("two", Shown(limits=limits))]
-    text = page({each.name: measured([], each.name) for each in sections}, sections)
+    text = page({each.name: measured([], each.name) for each in sections}, sections, "pictures")
     assert "## Targets\n\n1 of 2 are met, 1 missed." in text
     assert "| fast | 2.00 x | ≥ 2.5 x | missed | 80 % of 1,000 tokens/s |" in text
     assert "| small | 1.00 s | ≤ 2 s | met | - |" in text
@@ -151,7 +151,7 @@ def test_sections_that_need_peers_run_where_there_are_some() -> None:
 def test_each_section_shows_something_where_nothing_could_be_measured() -> None:
     """All of its measurements may fail: the page is still made, and nothing counts as met."""
     report = {each.name: measured([{"failed": "all", "why": "none"}], each.name) for each in SECTIONS}
-    text = page(report, SECTIONS)
+    text = page(report, SECTIONS, "pictures")
     assert all(f"## {each.title}" in text for each in SECTIONS)
     assert "| met |" not in text and "| missed |" not in text
     assert plots(report, SECTIONS) == [] and "![" not in text
@@ -184,8 +184,8 @@ def test_plots_are_pictures_beside_the_page(tmp_path: Path) -> None:
     figures = [work | {"first_s": [1.0], "again_s": [0.5], "full_s": [2.0]}]
     (tmp_path / "r.json").write_text(to_json({"context": measured(figures, "context")}))
     write_page(tmp_path / "r.json", tmp_path / "page.md")
-    assert "](performance/decode-by-context.png)" in (tmp_path / "page.md").read_text()
-    assert (tmp_path / "performance" / "decode-by-context.png").exists()
+    assert "](page/decode-by-context.png)" in (tmp_path / "page.md").read_text()
+    assert (tmp_path / "page" / "decode-by-context.png").exists()
 
 
 def test_a_machine_is_told_in_words(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ class Reading:
     """Mean negative log-likelihood of a token, in nats."""
     best: tuple[TokenId, ...] = ()
     """The most likely token in each place that is predicted."""
+    nlls: tuple[float, ...] = ()
+    """Of the token there."""
 
     @property
     def perplexity(self) -> float:
@@ -97,9 +99,10 @@ def read_ids(partner: Partner, facts: EngineFacts, ids: Sequence[TokenId], tell:
         if is_news(number, len(parts)):
             tell(f"{facts.weight_format}, KV {facts.kv_cache_dtype}: window {number + 1} of {len(parts)}")
         scored += partner.score(part)
-    nll = -math.fsum(each.logprob for each in scored) / len(scored)
+    nlls = tuple(-each.logprob for each in scored)
     best = tuple(each.best for each in scored)
-    return Reading(facts.weight_format, facts.kv_cache_dtype, facts.isa, window, len(scored), nll, best)
+    mean = math.fsum(nlls) / len(nlls)
+    return Reading(facts.weight_format, facts.kv_cache_dtype, facts.isa, window, len(nlls), mean, best, nlls)
 
 
 def windows(ids: Sequence[TokenId], size: int, bos: Sequence[TokenId] = ()) -> Iterator[list[TokenId]]:
