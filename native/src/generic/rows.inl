@@ -20,7 +20,7 @@ static size_t activation_stride(WeightKind kind, int k) {
   return (size + 63) / 64 * 64;
 }
 
-static int rows_of_part(WeightKind, int) { return 64; }
+[[maybe_unused]] static int rows_of_part(WeightKind, int) { return 64; }  // amx has its own
 
 static void quantise_row(const float* x, int k, QuantisedGroup* row) {
   for (int g = 0; g < k / kGroup; ++g) {

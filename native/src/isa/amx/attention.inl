@@ -16,7 +16,7 @@ static int tiled_query_rows(const KvLayout& l) { return attends_on_tiles(l) ? kT
 // Tiles 0 .. 3 are sums. A product with keys has 32 dimensions (tiles 4 and 5), one with values 16 keys (6 and 7): what
 // lies side by side in the cache. Half as many take half as long.
 static void configure_attention() {
-  static const TileConfig config = [] {
+  static constexpr TileConfig config = [] {
     TileConfig c = whole_tiles();
     c.row_bytes[6] = kLine / 2;
     c.rows[7] = kTileRows / 2;
@@ -93,13 +93,14 @@ static TiledUnits units_of(const Keys& keys, int start, int skip, int num_keys, 
 template <int kCount>
 static inline void ask_for_lines(const uint8_t* at) {
 #pragma GCC unroll 16
-  for (int i = 0; i < kCount; ++i) asm volatile("prefetcht1 %0" : : "m"(at[kLine * i]));
+  for (int i = 0; i < kCount; ++i) ask_for_l2(at + kLine * i);
 }
 
 // Scores of 16 rows with 64 keys; `ahead`, where there is one, is asked for.
 static void score_tiles(const uint8_t* queries, int dim, const TiledUnits& units, const TiledUnits* ahead,
                         float (*scores)[kTileKeys]) {
   const size_t row_bytes = static_cast<size_t>(dim) * 2;
+  finish_stores();
   clear_sums<1, 4>();
   for (int d = 0; d < dim; d += kGroup) {
     const int at = d / kGroup * kTileBytes;
@@ -128,6 +129,7 @@ static void add_tiles(const uint8_t (*weights)[kTileKeys * 2], int rows, int dim
                       int first_unit, int end_unit, const TiledUnits* ahead, const float* factors, float* acc) {
   const size_t pair_bytes = static_cast<size_t>(dim) * 4;
   alignas(64) float sums[kTileRows][P * kPanel];
+  finish_stores();
   clear_sums<1, P>();
   for (int u = first_unit; u < end_unit; ++u) {
     const uint8_t* values = units.values[u] + 4 * first;

@@ -36,7 +36,6 @@ static void tiled_prepare(WeightKind kind, const float* x, const float* norm, fl
 
 // All that pass over the same weights should fit the second cache: they are read again for every few panels.
 static int tiled_rows_of_part(WeightKind kind, int k) {
-  if (!is_quantised(kind)) return rows_of_part(kind, k);
   return larger(kTileRows, static_cast<int>((768 << 10) / tiled_stride(kind, k)));
 }
 
@@ -61,6 +60,9 @@ static void configure() {
   static constexpr TileConfig config = whole_tiles();
   _tile_loadconfig(&config);
 }
+
+// Before tiles are loaded from what was just stored: their loads do not tell the compiler that they read memory.
+static inline void finish_stores() { asm volatile("" : : : "memory"); }
 
 // ---- widening ----
 
@@ -166,6 +168,7 @@ static void copy_pairs(const uint8_t* from, int pairs, uint8_t* out) {
 
 // GCC takes its own prefetches for nothing that is done, and does not call a function that does nothing else.
 static inline void ask_for(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
+static inline void ask_for_l2(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
 
 // Asks for group `g` of one panel.
 template <WeightKind kKind, Constants kConstants>
@@ -198,7 +201,7 @@ static void widen_groups(const Weight& w, int panel, int first, int end, int ahe
       else
         widen<kKind, kConstants>(own, g, zero_point, gain, out);
     }
-  asm volatile("" : : "r"(to.data) : "memory");  // tile loads do not tell the compiler that they read
+  finish_stores();
 }
 
 // ---- multiplying ----
