@@ -146,7 +146,7 @@ PEERS = Section(
     title="Beside other engines",
     about=(
         f"Prompts of {PROMPT} random tokens, no two alike, {NEW} greedy tokens each ({NEW_OF_MANY} from 16 requests "
-        "on), in tokens a second; the best of two to six rounds, minutes apart. prefill: prompt tokens a second up to "
+        "on), in tokens a second; the best of one to six rounds, minutes apart. prefill: prompt tokens a second up to "
         "the first new one. decode: the tokens after it, timed with the prompts' KV in the prefix cache, or apart by "
         "llama-batched-bench. The opponent is the best number format of the best other engine for that row. "
         "Transformers' `generate` is left out: it is slower than all of these."

@@ -58,8 +58,7 @@ def show(figures: list[Figure]) -> Shown:
     )
     pairs = [(figure, steps) for figure in figures for steps in figure["profiles"] if _is_new(figure, steps)]
     limits = {work_of(*pair): limit_words(pair[1]) for pair in pairs}
-    rates = {work_of(*pair): pair[1]["num_tokens"] / pair[1]["limit_s"] for pair in pairs}
-    limits |= served_limit(rates)
+    limits |= served_limit({work_of(*pair): limit_rate(pair[1]) for pair in pairs})
     return Shown((Table(columns, [row_of(*pair) for pair in pairs]),), tuple(_claims(pairs)), limits=limits)
 
 
@@ -80,9 +79,14 @@ def worst(steps: dict[str, Any]) -> str:
     return max(kernels, key=lambda row: row["time_s"] - row["limit_s"])["name"]
 
 
+def limit_rate(steps: dict[str, Any]) -> float:
+    """Tokens a second, were each kernel at its limit."""
+    return steps["num_tokens"] / steps["limit_s"]
+
+
 def limit_words(steps: dict[str, Any]) -> str:
-    share, rate = steps["limit_s"] / steps["step_s"], steps["num_tokens"] / steps["limit_s"]
-    return f"{share:.0%} of {rate:,.0f} tokens/s; loses most in {worst(steps)}"
+    share = steps["limit_s"] / steps["step_s"]
+    return f"{share:.0%} of {limit_rate(steps):,.0f} tokens/s; loses most in {worst(steps)}"
 
 
 def served_limit(rates: Mapping[Work, float]) -> dict[Work, str]:
