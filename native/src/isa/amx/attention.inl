@@ -122,11 +122,18 @@ static void score_tiles(const uint8_t* queries, int dim, const TiledUnits& units
   _tile_stored(3, scores[0] + 48, kTileKeys * 4);
 }
 
+// Rows at a time that one softmax has lanes and registers for.
+inline constexpr int kSoftRows = 8;
+
+using Soften = decltype(&soften<KvBf16, 1>);
+static constexpr Soften kSoften[] = {soften<KvBf16, 1>, soften<KvBf16, 2>, soften<KvBf16, 3>, soften<KvBf16, 4>,
+                                     soften<KvBf16, 5>, soften<KvBf16, 6>, soften<KvBf16, 7>, soften<KvBf16, 8>};
+
 // Adds weights * values of the units first_unit .. end_unit - 1, in `P` panels of 16 dimensions from `first` on, to
 // what `rows` rows have so far, times each row's factor.
 template <int P>
 static void add_tiles(const uint8_t (*weights)[kTileKeys * 2], int rows, int dim, int first, const TiledUnits& units,
-                      int first_unit, int end_unit, const TiledUnits* ahead, const float* factors, float* acc) {
+                      int first_unit, int end_unit, const TiledUnits* ahead, const Factors* factors, float* acc) {
   const size_t pair_bytes = static_cast<size_t>(dim) * 4;
   alignas(64) float sums[kTileRows][P * kPanel];
   finish_stores();
@@ -153,28 +160,8 @@ static void add_tiles(const uint8_t (*weights)[kTileKeys * 2], int rows, int dim
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
       float* at = acc + r * dim + first + kPanel * p;
-      store(at, fma(load(at), broadcast(factors[r]), load(sums[r] + kPanel * p)));
+      store(at, fma(load(at), broadcast(factors[r / kSoftRows].earlier[r % kSoftRows]), load(sums[r] + kPanel * p)));
     }
-}
-
-template <int R>
-static void soften_rows(const QueryRow* rows, int window, int start, float (*scores)[kTileKeys],
-                        uint8_t (*weights)[kTileKeys * 2], Softmax* softmax, float* factors) {
-  Factors own;
-  soften<KvBf16, R>(rows, window, start, {}, scores, weights, softmax, &own);
-  for (int r = 0; r < R; ++r) factors[r] = own.earlier[r];
-}
-
-// Rows at a time that one softmax has lanes and registers for.
-inline constexpr int kSoftRows = 8;
-
-static void soften_some(int count, const QueryRow* rows, int window, int start, float (*scores)[kTileKeys],
-                        uint8_t (*weights)[kTileKeys * 2], Softmax* softmax, float* factors) {
-  using Soften =
-      void (*)(const QueryRow*, int, int, float (*)[kTileKeys], uint8_t (*)[kTileKeys * 2], Softmax*, float*);
-  static constexpr Soften kSoften[] = {soften_rows<1>, soften_rows<2>, soften_rows<3>, soften_rows<4>,
-                                       soften_rows<5>, soften_rows<6>, soften_rows<7>, soften_rows<8>};
-  kSoften[count - 1](rows, window, start, scores, weights, softmax, factors);
 }
 
 // `count` rows in the order of their positions, those of each 16 on tiles of their own. What is behind all of them is
@@ -191,6 +178,7 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
   alignas(64) uint8_t weights[kTileRows][kTileKeys * 2] = {};
   alignas(64) float scores[kTileRows][kTileKeys];
   Softmax softmax[kTiledRows / kSoftRows];
+  TileScales scales;  // bf16 has none
   for (int r = 0; r < count; ++r)
     __builtin_memcpy(queries + row_bytes * static_cast<size_t>(r), rows[r].query, row_bytes);
   const int padded = (count + kTileRows - 1) / kTileRows * kTileRows;
@@ -210,11 +198,11 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
       const QueryRow* at = rows + first;
       if (at[own - 1].position < start) continue;
       const TiledUnits* asked = first + kTileRows < count ? nullptr : &ahead;  // the last rows see all keys
-      float factors[kTileRows];
+      Factors factors[kTileRows / kSoftRows];
       score_tiles(queries + row_bytes * static_cast<size_t>(first), dim, units, asked, scores);
       for (int r = 0; r < own; r += kSoftRows)
-        soften_some(smaller(kSoftRows, own - r), at + r, window, start, scores + r, weights + r,
-                    softmax + (first + r) / kSoftRows, factors + r);
+        kSoften[smaller(kSoftRows, own - r) - 1](at + r, window, start, scales, scores + r, weights + r,
+                                                 softmax + (first + r) / kSoftRows, factors + r / kSoftRows);
       float* acc = partial.acc + first * dim;
       int d = 0;
       for (; d + 4 * kPanel <= dim; d += 4 * kPanel)
