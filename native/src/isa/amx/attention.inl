@@ -22,7 +22,7 @@ static void configure_attention() {
     c.rows[7] = kTileRows / 2;
     return c;
   }();
-  _tile_loadconfig(&config);
+  configure(config);
 }
 
 // Of a tile of keys, its four units: where their keys and values lie.
@@ -229,5 +229,4 @@ static void tiled_attend_split(const AttendArgs& a, int split, const Partial& pa
   configure_attention();
   attend_rows_on_tiles(keys_of(a), rows, a.num_rows, a.window, split,
                        a.next ? first_tile(*a.next) : Ahead{keys_of(a), 0, 0, 0}, partial);
-  _tile_release();
 }
