@@ -175,8 +175,8 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
   const size_t row_bytes = static_cast<size_t>(dim) * 2;
   alignas(64) uint8_t queries[kTiledRows * kMaxTiledDim * 2];
   CopiedUnits copied;
-  alignas(64) uint8_t weights[kTileRows][kTileKeys * 2] = {};
-  alignas(64) float scores[kTileRows][kTileKeys];
+  alignas(64) uint8_t weights[kTiledRows][kTileKeys * 2] = {};
+  alignas(64) float scores[kTiledRows][kTileKeys];
   Softmax softmax[kTiledRows / kSoftRows];
   TileScales scales;  // bf16 has none
   for (int r = 0; r < count; ++r)
@@ -193,21 +193,25 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
     TiledUnits ahead = units;
     for (int u = 0; u < kTileKeys / 16; ++u)
       if (unit_keys(l) == 16 && next.reads(16 * u)) ahead.set(u, next.keys, next.start + 16 * u);
-    for (int first = 0; first < count; first += kTileRows) {
-      const int own = smaller(kTileRows, count - first);
-      const QueryRow* at = rows + first;
-      if (at[own - 1].position < start) continue;
-      const TiledUnits* asked = first + kTileRows < count ? nullptr : &ahead;  // the last rows see all keys
-      Factors factors[kTileRows / kSoftRows];
-      score_tiles(queries + row_bytes * static_cast<size_t>(first), dim, units, asked, scores);
-      for (int r = 0; r < own; r += kSoftRows)
-        kSoften[smaller(kSoftRows, own - r) - 1](at + r, window, start, scales, scores + r, weights + r,
-                                                 softmax + (first + r) / kSoftRows, factors + r / kSoftRows);
-      float* acc = partial.acc + first * dim;
+    // Rows that end before this tile are behind: one that has keys here has its place among the first, and the last one
+    // sees all keys.
+    int from = 0;
+    while (rows[smaller(from + kTileRows, count) - 1].position < start) from += kTileRows;
+    Factors factors[kTiledRows / kSoftRows];
+    for (int r = from; r < count; r += kTileRows)
+      score_tiles(queries + row_bytes * static_cast<size_t>(r), dim, units, r + kTileRows < count ? nullptr : &ahead,
+                  scores + r);
+    for (int r = from; r < count; r += kSoftRows)
+      kSoften[smaller(kSoftRows, count - r) - 1](rows + r, window, start, scales, scores + r, weights + r,
+                                                 softmax + r / kSoftRows, factors + r / kSoftRows);
+    for (int r = from; r < count; r += kTileRows) {
+      const int own = smaller(kTileRows, count - r);
+      const TiledUnits* asked = r + kTileRows < count ? nullptr : &ahead;
+      float* acc = partial.acc + r * dim;
       int d = 0;
       for (; d + 4 * kPanel <= dim; d += 4 * kPanel)
-        add_tiles<4>(weights, own, dim, d, units, first_unit, end_unit, asked, factors, acc);
-      if (d < dim) add_tiles<2>(weights, own, dim, d, units, first_unit, end_unit, asked, factors, acc);
+        add_tiles<4>(weights + r, own, dim, d, units, first_unit, end_unit, asked, factors + r / kSoftRows, acc);
+      if (d < dim) add_tiles<2>(weights + r, own, dim, d, units, first_unit, end_unit, asked, factors + r / kSoftRows, acc);
     }
     if (num_keys < kTileKeys) ask_for_rest<KvBf16>(next, num_keys);
   }
