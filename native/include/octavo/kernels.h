@@ -85,6 +85,10 @@ struct MatmulArgs {
   size_t out_stride;  // floats; at least n rounded up to whole panels (half of it for swiglu)
   Epilogue epilogue;
   ReadLater later;  // nothing where `first` is `last`; a kernel set may ignore it
+  // swiglu, where the kernel set gates rows: `gated` gets them as `prepare` would make them of `out` for `reader`, and `out`
+  // is not written. Or null.
+  const Weight* reader;
+  uint8_t* gated;
 };
 
 // KV of one layer: [block][kv_head] { K tile, V tile }. U = min(block_size, 16) keys stand side by side in a K tile.
@@ -174,6 +178,7 @@ struct Kernels {
   // activation <- x, or x normalised (RMSNorm: x / rms(x) * norm) where norm is not null
   void (*prepare)(WeightKind kind, const float* x, const float* norm, float eps, int k, uint8_t* activation);
   void (*matmul)(const MatmulArgs& args, int first_panel, int last_panel);
+  bool gates_rows;  // can swiglu write rows of activations, for weights of whole groups that are not f32?
   void (*gather_row)(const Weight& weight, int row, float* out);
   void (*rope_store)(const RopeStoreArgs& args);
   int (*query_rows)(const KvLayout& layout);  // that share one reading of the keys, at most

@@ -85,6 +85,9 @@ class Program {
     Program* program;
     int panels_per_tile;
     int group = 0, window = 0;
+    // Of a product whose output is gated into rows of activations: the one that reads them, and prepares nothing.
+    const Weight* gates_for = nullptr;
+    bool reads_gated = false;
     // Of a product: the attention that comes next, and which part of the products before it this is.
     const Op* reader = nullptr;
     double from = 0, to = 0;
@@ -148,7 +151,7 @@ class Program {
   Cost attend_cost(const Op& op) const;
   Cost store_cost(double rows) const;
   Cost prepare_cost(const Weight& w, const float* norm, double rows) const;
-  Cost matmul_cost(const Weight& w, double rows, double columns, Epilogue epilogue) const;
+  Cost matmul_cost(const Weight& w, double rows, double row_bytes, Epilogue epilogue) const;
   Cost sum_cost(double rows) const;
   Cost sample_cost(int num_jobs) const;
 
@@ -211,7 +214,7 @@ class Program {
 
   // Scratch, grown on demand.
   std::vector<Lines<float>> buffers_;
-  Lines<uint8_t> activations_, queries_, waiting_;
+  Lines<uint8_t> activations_, gated_, queries_, waiting_;
   Lines<float> rotations_, partials_, logits_, maxima_, hidden_states_;
   std::vector<Lines<float>> thread_partials_;
   std::vector<std::vector<uint8_t>> sample_memory_;

@@ -43,7 +43,7 @@ void matmul(const std::string& isa, const PackedWeight& packed, Matrix x, std::o
   for (int r = 0; r < rows; ++r)
     set.prepare(w.kind, x.data() + static_cast<size_t>(r * w.k), norm ? norm->data() : nullptr, eps, w.k,
                 activations + stride * static_cast<size_t>(r));
-  set.matmul({&w, activations, rows, out.data(), columns, last}, 0, panels);
+  set.matmul({&w, activations, rows, out.data(), columns, last, {}, nullptr, nullptr}, 0, panels);
 }
 
 void gather(const std::string& isa, const PackedWeight& packed, int row, MutableMatrix out) {

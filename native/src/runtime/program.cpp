@@ -52,6 +52,12 @@ void Program::matmul(int in, const float* norm, float eps, const Weight& weight,
   // Panels of a tile share the rows that are near; where four leave few tiles, two balance better.
   const int panels_per_tile = num_panels(weight) / 4 >= 16 * pool_.num_threads() ? 4 : 2;
   ops_.push_back({Kind::matmul, in, out, 0, norm, eps, &weight, epilogue, this, panels_per_tile});
+  if (!kernels_.gates_rows || norm || weight.kind == WeightKind::f32 || weight.k % kGroup) return;
+  if (ops_.size() < 2) return;
+  Op& before = ops_[ops_.size() - 2];
+  if (before.kind != Kind::matmul || before.epilogue != Epilogue::swiglu || before.out != in) return;
+  before.gates_for = &weight;
+  ops_.back().reads_gated = true;
 }
 
 void Program::attention(int qkv, int out, int group, int window) {
@@ -206,11 +212,15 @@ void Program::grow(int rows) {
     const size_t size = static_cast<size_t>(rows) * static_cast<size_t>(columns_[b]);
     if (buffers_[b].size() < size) buffers_[b].resize(size);
   }
-  size_t stride = 0;
+  size_t stride = 0, gated_stride = 0;
   for (const Op& op : ops_)
-    if (op.kind == Kind::matmul) stride = std::max(stride, kernels_.activation_stride(op.weight->kind, op.weight->k));
-  const int readable = ceil_div(rows, kRowTile) * kRowTile;
-  activations_.resize(std::max(activations_.size(), stride * static_cast<size_t>(readable)));
+    if (op.kind == Kind::matmul) {
+      size_t& longest = op.reads_gated ? gated_stride : stride;
+      longest = std::max(longest, kernels_.activation_stride(op.weight->kind, op.weight->k));
+    }
+  const size_t readable = static_cast<size_t>(ceil_div(rows, kRowTile) * kRowTile);
+  activations_.resize(std::max(activations_.size(), stride * readable));
+  gated_.resize(std::max(gated_.size(), gated_stride * readable));
   queries_.resize(std::max(queries_.size(), static_cast<size_t>(rows) * query_bytes()));
 }
 
@@ -334,7 +344,7 @@ void Program::add_stages(Op& op) {
       add_stage(op, Part::embed, rows_, run_op<&Program::run_embed>);
       break;
     case Kind::matmul:
-      add_stage(op, Part::prepare, rows_, run_op<&Program::run_prepare>);
+      if (!op.reads_gated) add_stage(op, Part::prepare, rows_, run_op<&Program::run_prepare>);
       add_stage(op, Part::matmul, num_tiles(op), run_op<&Program::run_matmul>);
       break;
     case Kind::attention:
@@ -386,13 +396,19 @@ void Program::run_matmul(const Op& op, int index, int) {
   const int parts = num_parts(w), tiles_of_part = ceil_div(num_panels(w), op.panels_per_tile);
   const int rows_of_part = ceil_div(ceil_div(rows_, parts), kRowTile) * kRowTile;
   const int row = index / tiles_of_part * rows_of_part, panel = index % tiles_of_part * op.panels_per_tile;
+  const Weight* reader = op.gates_for;
+  const size_t stride = kernels_.activation_stride(w.kind, w.k),
+               gated_stride = reader ? kernels_.activation_stride(reader->kind, reader->k) : 0;
+  const uint8_t* activations = (op.reads_gated ? gated_ : activations_).data();
   const MatmulArgs args{&w,
-                        activations_.data() + kernels_.activation_stride(w.kind, w.k) * static_cast<size_t>(row),
+                        activations + stride * static_cast<size_t>(row),
                         std::min(rows_of_part, rows_ - row),
                         row_of(op.out, row),
                         static_cast<size_t>(columns_[static_cast<size_t>(op.out)]),
                         op.epilogue,
-                        later_of(op, index, num_tiles(op))};
+                        later_of(op, index, num_tiles(op)),
+                        reader,
+                        reader ? gated_.data() + gated_stride * static_cast<size_t>(row) : nullptr};
   kernels_.matmul(args, panel, std::min(panel + op.panels_per_tile, num_panels(w)));
 }
 
@@ -456,12 +472,12 @@ void Program::run_head(const Step& step) {
   const double started = seconds();
   logits_.resize(std::max(logits_.size(), stride * static_cast<size_t>(rows)));
   maxima_.resize(std::max(maxima_.size(), static_cast<size_t>(sample_chunks(w.n) * rows)));
-  const MatmulArgs args{&w, waiting_.data(), rows, logits_.data(), stride, Epilogue::store, {}};
+  const MatmulArgs args{&w, waiting_.data(), rows, logits_.data(), stride, Epilogue::store, {}, nullptr, nullptr};
   pool_.each(ceil_div(num_panels(w), kHeadPanels), [&](int i, int) {
     kernels_.matmul(args, i * kHeadPanels, std::min((i + 1) * kHeadPanels, num_panels(w)));
     find_maxima(rows, i * kHeadPanels * kPanel);
   });
-  if (trace_) mark(Part::head, matmul_cost(w, rows, static_cast<double>(stride), Epilogue::store));
+  if (trace_) mark(Part::head, matmul_cost(w, rows, static_cast<double>(stride * sizeof(float)), Epilogue::store));
   const double computed = seconds();
   int jobs = 0;
   while (first_job_ + jobs < step.samples.num_jobs && step.samples.jobs[first_job_ + jobs].row < first_logit_ + rows)

@@ -40,9 +40,9 @@ Cost Program::prepare_cost(const Weight& w, const float* norm, double rows) cons
           rows * static_cast<double>(kernels_.activation_stride(w.kind, w.k)), 0};
 }
 
-// `columns` floats a row come out; they are read before, too, where they are added to.
-Cost Program::matmul_cost(const Weight& w, double rows, double columns, Epilogue epilogue) const {
-  const double weights = weight_bytes(w), out = rows * columns * kFloat;
+// `row_bytes` a row come out; they are read before, too, where they are added to.
+Cost Program::matmul_cost(const Weight& w, double rows, double row_bytes, Epilogue epilogue) const {
+  const double weights = weight_bytes(w), out = rows * row_bytes;
   const double activations = rows * static_cast<double>(kernels_.activation_stride(w.kind, w.k));
   return {weights, weights + activations + (epilogue == Epilogue::add ? out : 0), out,
           2.0 * rows * static_cast<double>(w.n) * static_cast<double>(w.k)};
@@ -93,8 +93,12 @@ Cost Program::cost_of(Part part, const Op& op) const {
     }
     case Part::prepare:
       return prepare_cost(*op.weight, op.norm, rows);
-    case Part::matmul:
-      return matmul_cost(*op.weight, rows, out_columns, op.epilogue);
+    case Part::matmul: {
+      const Weight* reader = op.gates_for;
+      const double row_bytes = reader ? static_cast<double>(kernels_.activation_stride(reader->kind, reader->k))
+                                      : out_columns * kFloat;
+      return matmul_cost(*op.weight, rows, row_bytes, op.epilogue);
+    }
     case Part::rope_store:
       return store_cost(rows_in_runs_);
     case Part::attend:

@@ -22,14 +22,19 @@ static size_t tiled_stride(WeightKind kind, int k) {
   return static_cast<size_t>((k + kGroup - 1) / kGroup | 1) * kLine;
 }
 
+// 16 elements of a row, in their order.
+static inline void store_elements(WeightKind kind, uint8_t* at, f32 v) {
+  const i32 fours = _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
+  store_bf16(at, kind == WeightKind::bf16 ? v : _mm512_permutexvar_ps(fours, v));
+}
+
 static void tiled_prepare(WeightKind kind, const float* x, const float* norm, float eps, int k, uint8_t* row) {
   if (kind == WeightKind::f32) return prepare(kind, x, norm, eps, k, row);
-  const i32 fours = _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
   const f32 scale = broadcast(norm ? 1.0f / __builtin_sqrtf(mean_square(x, k) + eps) : 1.0f);
   for (int i = 0; i < k; i += 16) {
     f32 v = load(x + i);
     if (norm) v = mul(mul(v, scale), load(norm + i));
-    store_bf16(row + 2 * i, kind == WeightKind::bf16 ? v : _mm512_permutexvar_ps(fours, v));
+    store_elements(kind, row + 2 * i, v);
   }
   if (k % kGroup) __builtin_memset(row + 2 * k, 0, 2 * kPanel);
 }
@@ -287,8 +292,11 @@ template <int PT>
 static void unscale(const MatmulArgs& a, int row, int rows, int panel, const float* sums, float factor) {
   const f32 by = broadcast(factor);
   const auto sum = [&](const float* in, int p) { return mul(load(in + p * kPanel), by); };
+  const auto gated = [&](const float* in, int p) { return mul(gate(sum(in, p)), sum(in, p + 1)); };
+  const size_t gated_stride = a.gated ? tiled_stride(a.reader->kind, a.reader->k) : 0;
   for (int r = 0; r < rows; ++r) {
     float* out = a.out + static_cast<size_t>(row + r) * a.out_stride;
+    uint8_t* gated_row = a.gated + static_cast<size_t>(row + r) * gated_stride;
     const float* in = sums + r * PT * kPanel;
     switch (a.epilogue) {
       case Epilogue::store:
@@ -299,8 +307,13 @@ static void unscale(const MatmulArgs& a, int row, int rows, int panel, const flo
           store(out + (panel + p) * kPanel, add(load(out + (panel + p) * kPanel), sum(in, p)));
         break;
       case Epilogue::swiglu:
-        for (int p = 0; p + 1 < PT; p += 2)
-          store(out + (panel + p) / 2 * kPanel, mul(gate(sum(in, p)), sum(in, p + 1)));
+        for (int p = 0; p + 1 < PT; p += 2) {
+          const int column = (panel + p) / 2 * kPanel;
+          if (a.gated)
+            store_elements(a.reader->kind, gated_row + 2 * column, gated(in, p));
+          else
+            store(out + column, gated(in, p));
+        }
         break;
     }
   }
