@@ -8,7 +8,7 @@ import pytest
 
 from octavo.core.events import Admitted, Generated, Stepped
 from octavo.core.plan import StepPlan, StepResult
-from octavo.core.policies import FOR_EACH_DECODE, beside_decodes
+from octavo.core.policies import FOR_EACH_DECODE, MOST_BESIDE, PATIENCE_S, beside_decodes
 from octavo.core.scheduler import MAX_PASSED
 from octavo.core.types import FinishReason
 from tests.core.replica import Replica, alone, limits, request
@@ -55,8 +55,32 @@ def test_a_part_that_grows_with_the_decodes_in_the_step() -> None:
     replica.step()
     replica.submit(request("p", [3] * 30))
     assert shape(replica.step()) == [("d0", 1), ("d1", 1), ("p", 2 * FOR_EACH_DECODE)]
-    assert beside_decodes(6, 2, 3) == 6, "never more than the step has"
-    assert beside_decodes(600, 200, 0) == 600, "nor less, without a limit"
+    replica.run()
+
+
+def test_what_prompts_get_beside_decodes() -> None:
+    assert beside_decodes(2048, 3, 64, 0.0, 2048) == 64
+    assert beside_decodes(2048, 30, 64, 0.0, 2048) == 30 * FOR_EACH_DECODE
+    assert beside_decodes(2048, 3, 64, PATIENCE_S, 2048) == 128, "once more for those who have waited so long"
+    assert beside_decodes(2048, 3, 64, 1e9, 2048) == 2048 // MOST_BESIDE, "within bounds"
+    assert beside_decodes(2048, 300, 64, 1e9, 2048) == 300 * FOR_EACH_DECODE, "which take nothing away"
+    assert beside_decodes(6, 2, 64, 1e9, 2048) == 6, "never more than the step has"
+    assert beside_decodes(600, 200, 0, 0.0, 2048) == 600, "nor less, without a limit"
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_the_longer_others_wait_for_tokens_the_more_prompts_get(slots: int) -> None:
+    """Of two prompts the second waits: for tokens, or for a slot, which no tokens would give it."""
+    replica = Replica(
+        limits(num_blocks=60, max_num_batched_tokens=64, prefill_tokens_beside_decodes=1, max_num_seqs=slots)
+    )
+    replica.submit(request("d", [1], max_tokens=20))
+    replica.step()
+    replica.submit(request("p", [2] * 60, max_tokens=1), request("q", [3] * 60, max_tokens=1))
+    parts = [replica.step().num_tokens - 1 for _ in range(5)]
+    assert parts[0] == FOR_EACH_DECODE
+    assert parts == sorted(parts)
+    assert parts[-1] == (64 // MOST_BESIDE if slots == 3 else FOR_EACH_DECODE)
     replica.run()
 
 

@@ -212,7 +212,7 @@ class SchedulerConfig:
     )
     prefill_tokens_beside_decodes: int | None = option(
         None,
-        help="of prompts, in a step whose decodes wait for that; or 4 for each decode if that is more; 0: what fits",
+        help="of prompts, in a step whose decodes wait for that; more with many decodes, or long waits; 0: what fits",
         unit="tokens",
         at_least=0,
         none_means="what keeps the machine busy (CPU: 64); 0 offline, and with slo_itl_ms, which says it instead",

@@ -196,8 +196,9 @@ class Scheduler:
         budget = StepBudget(tokens=self.limits.max_num_batched_tokens, most_seqs=self._most_seqs)
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
-        least = self.limits.prefill_tokens_beside_decodes
-        budget.tokens = beside_decodes(budget.tokens, num_decodes, least)
+        least, whole = self.limits.prefill_tokens_beside_decodes, self.limits.max_num_batched_tokens
+        short_s = self.waits.short_of_tokens_s(now)
+        budget.tokens = beside_decodes(budget.tokens, num_decodes, least, short_s, whole)
         if self.throttled is not None:
             budget.tokens = self.throttled.tokens_left(budget.tokens, num_decodes, self.limits.block_size)
         self._grant_prefills(prefills, budget, now)
