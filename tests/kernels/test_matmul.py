@@ -112,6 +112,21 @@ def test_epilogues_add_to_what_is_there_and_gate_what_alternates(format_: Format
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("rows", [1, 9, 16, 40])
+@pytest.mark.parametrize("format_", [Format.Q4_1, Format.Q8_0, Format.BF16, Format.F32], ids=str)
+def test_rows_that_are_gated_at_once_are_those_that_would_be_prepared(format_: Format, rows: int, isa: str):
+    kind = {Format.Q4_1: "q4", Format.Q8_0: "q8", Format.BF16: "bf16", Format.F32: "f32"}[format_]
+    up, down = MatmulCase(format_, kind, 192, 64, rows), MatmulCase(format_, kind, 48, 96, rows)
+    (gate_up, _), (reader, _) = up.weight(), down.weight()
+    x, gated = up.x(), np.empty((rows, 96), np.float32)
+    _native.matmul(isa, gate_up, x, None, 0.0, "swiglu", gated)
+    at_once = np.empty((rows, 48), np.float32)
+    assert _native.gated_matmul(isa, gate_up, reader, x, at_once) == (isa == "amx" and kind != "f32")
+    if isa == "amx" and kind != "f32":
+        assert at_once.tobytes() == down.run(isa, reader, gated).tobytes()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("k", [32, 576, 5120])
 def test_norms_are_part_of_the_product(k: int, isa: str):
     case = MatmulCase(Format.F32, "f32", 16, k, 4)

@@ -85,8 +85,8 @@ struct MatmulArgs {
   size_t out_stride;  // floats; at least n rounded up to whole panels (half of it for swiglu)
   Epilogue epilogue;
   ReadLater later;  // nothing where `first` is `last`; a kernel set may ignore it
-  // swiglu, where the kernel set gates rows: `gated` gets them as `prepare` would make them of `out` for `reader`, and `out`
-  // is not written. Or null.
+  // swiglu, where the set gates rows for `reader`: `gated` gets them as `prepare` would make them of `out`, which is
+  // not written. Or null.
   const Weight* reader;
   uint8_t* gated;
 };
@@ -178,7 +178,7 @@ struct Kernels {
   // activation <- x, or x normalised (RMSNorm: x / rms(x) * norm) where norm is not null
   void (*prepare)(WeightKind kind, const float* x, const float* norm, float eps, int k, uint8_t* activation);
   void (*matmul)(const MatmulArgs& args, int first_panel, int last_panel);
-  bool gates_rows;  // can swiglu write rows of activations, for weights of whole groups that are not f32?
+  bool gates_rows;  // can swiglu write rows of activations? See gates_rows_for
   void (*gather_row)(const Weight& weight, int row, float* out);
   void (*rope_store)(const RopeStoreArgs& args);
   int (*query_rows)(const KvLayout& layout);  // that share one reading of the keys, at most
@@ -196,6 +196,12 @@ struct Kernels {
   float (*read_all)(const uint8_t* data, size_t size);
   double (*spin_dots)(WeightKind kind, int rounds, float* result);
 };
+
+// Are the rows that swiglu makes for this weight written as activations at once? Static, as files of different
+// instruction sets share no function.
+static inline bool gates_rows_for(const Kernels& kernels, const Weight& reader) {
+  return kernels.gates_rows && reader.kind != WeightKind::f32 && reader.k % kGroup == 0;
+}
 
 // Kernel sets in order of preference, each with what it asks of the machine.
 struct Candidate {

@@ -14,6 +14,7 @@
 
 #include "names.h"
 #include "octavo/formats.h"
+#include "octavo/lines.h"
 
 namespace nb = nanobind;
 
@@ -25,25 +26,61 @@ using MutableMatrix = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig>;
 using Vector = nb::ndarray<const float, nb::numpy, nb::ndim<1>, nb::c_contig>;
 using Table = nb::ndarray<const int32_t, nb::numpy, nb::ndim<1>, nb::c_contig>;
 
+// Rows of activations, readable up to whole tiles of rows.
+class Activations {
+ public:
+  Activations(const Kernels& set, const Weight& w, size_t rows)
+      : stride(set.activation_stride(w.kind, w.k)), memory_(stride * ((rows + kRowTile - 1) / kRowTile * kRowTile)) {}
+
+  uint8_t* row(size_t r) { return memory_.data() + stride * r; }
+
+  const size_t stride;
+
+ private:
+  Lines<uint8_t> memory_;
+};
+
+Activations prepared(const Kernels& set, const Weight& w, Matrix x, const float* norm, float eps) {
+  Activations rows(set, w, x.shape(0));
+  for (size_t r = 0; r < x.shape(0); ++r) set.prepare(w.kind, x.data() + r * x.shape(1), norm, eps, w.k, rows.row(r));
+  return rows;
+}
+
+int panels_of(const Weight& w) { return (w.n + kPanel - 1) / kPanel; }
+
 void matmul(const std::string& isa, const PackedWeight& packed, Matrix x, std::optional<Vector> norm, float eps,
             const std::string& ending, MutableMatrix out) {
   const Kernels& set = kernels_or_throw(isa);
   const Weight& w = packed.view();
   const Epilogue last = epilogue_named(ending);
-  const int rows = static_cast<int>(x.shape(0)), panels = (w.n + kPanel - 1) / kPanel;
+  const int rows = static_cast<int>(x.shape(0)), panels = panels_of(w);
   const size_t columns = static_cast<size_t>(last == Epilogue::swiglu ? panels / 2 : panels) * kPanel;
   if (x.shape(1) != static_cast<size_t>(w.k) || out.shape(0) != x.shape(0) || out.shape(1) != columns ||
       (norm && norm->size() != x.shape(1)))
     throw std::invalid_argument("shapes do not match the weight");
-  const size_t stride = set.activation_stride(w.kind, w.k);
-  const size_t readable = (x.shape(0) + kRowTile - 1) / kRowTile * kRowTile;
-  std::vector<uint8_t> memory(stride * readable + 64);
-  uint8_t* activations = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
   nb::gil_scoped_release unlocked;
-  for (int r = 0; r < rows; ++r)
-    set.prepare(w.kind, x.data() + static_cast<size_t>(r * w.k), norm ? norm->data() : nullptr, eps, w.k,
-                activations + stride * static_cast<size_t>(r));
-  set.matmul({&w, activations, rows, out.data(), columns, last, {}, nullptr, nullptr}, 0, panels);
+  Activations activations = prepared(set, w, x, norm ? norm->data() : nullptr, eps);
+  set.matmul({&w, activations.row(0), rows, out.data(), columns, last, {}, nullptr, nullptr}, 0, panels);
+}
+
+// SwiGLU of one product, written as the rows that `down` reads, and the product with that. False, and nothing is done,
+// where the set does not gate rows for it.
+bool gated_matmul(const std::string& isa, const PackedWeight& gate_up, const PackedWeight& down, Matrix x,
+                  MutableMatrix out) {
+  const Kernels& set = kernels_or_throw(isa);
+  const Weight &first = gate_up.view(), &reader = down.view();
+  const int rows = static_cast<int>(x.shape(0));
+  if (x.shape(1) != static_cast<size_t>(first.k) || first.n != 2 * reader.k || out.shape(0) != x.shape(0) ||
+      out.shape(1) != static_cast<size_t>(panels_of(reader) * kPanel))
+    throw std::invalid_argument("shapes do not match the weights");
+  if (!gates_rows_for(set, reader)) return false;
+  nb::gil_scoped_release unlocked;
+  Activations activations = prepared(set, first, x, nullptr, 0), gated(set, reader, x.shape(0));
+  set.matmul({&first, activations.row(0), rows, nullptr, 0, Epilogue::swiglu, {}, &reader, gated.row(0)}, 0,
+             panels_of(first));
+  set.matmul({&reader, gated.row(0), rows, out.data(), out.shape(1), Epilogue::store, {}, nullptr, nullptr}, 0,
+             panels_of(reader));
+  return true;
 }
 
 void gather(const std::string& isa, const PackedWeight& packed, int row, MutableMatrix out) {
@@ -120,6 +157,8 @@ void attend(const std::string& isa, const std::string& type, int block_size, Tab
 void bind_kernels(nb::module_& m) {
   m.def("matmul", &matmul, nb::arg("isa"), nb::arg("weight"), nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"),
         nb::arg("epilogue"), nb::arg("out"));
+  m.def("gated_matmul", &gated_matmul, nb::arg("isa"), nb::arg("gate_up"), nb::arg("down"), nb::arg("x"),
+        nb::arg("out"));
   m.def("gather", &gather, nb::arg("isa"), nb::arg("weight"), nb::arg("row"), nb::arg("out"));
   m.def("attend", &attend, nb::arg("isa"), nb::arg("type"), nb::arg("block_size"), nb::arg("blocks"), nb::arg("heads"),
         nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("window"), nb::arg("inverse_frequencies"), nb::arg("scale"),

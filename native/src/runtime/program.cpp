@@ -52,8 +52,7 @@ void Program::matmul(int in, const float* norm, float eps, const Weight& weight,
   // Panels of a tile share the rows that are near; where four leave few tiles, two balance better.
   const int panels_per_tile = num_panels(weight) / 4 >= 16 * pool_.num_threads() ? 4 : 2;
   ops_.push_back({Kind::matmul, in, out, 0, norm, eps, &weight, epilogue, this, panels_per_tile});
-  if (!kernels_.gates_rows || norm || weight.kind == WeightKind::f32 || weight.k % kGroup) return;
-  if (ops_.size() < 2) return;
+  if (norm || ops_.size() < 2 || !gates_rows_for(kernels_, weight)) return;
   Op& before = ops_[ops_.size() - 2];
   if (before.kind != Kind::matmul || before.epilogue != Epilogue::swiglu || before.out != in) return;
   before.gates_for = &weight;

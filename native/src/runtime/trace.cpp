@@ -95,8 +95,8 @@ Cost Program::cost_of(Part part, const Op& op) const {
       return prepare_cost(*op.weight, op.norm, rows);
     case Part::matmul: {
       const Weight* reader = op.gates_for;
-      const double row_bytes = reader ? static_cast<double>(kernels_.activation_stride(reader->kind, reader->k))
-                                      : out_columns * kFloat;
+      const double row_bytes =
+          reader ? static_cast<double>(kernels_.activation_stride(reader->kind, reader->k)) : out_columns * kFloat;
       return matmul_cost(*op.weight, rows, row_bytes, op.epilogue);
     }
     case Part::rope_store:

@@ -211,7 +211,8 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
       int d = 0;
       for (; d + 4 * kPanel <= dim; d += 4 * kPanel)
         add_tiles<4>(weights + r, own, dim, d, units, first_unit, end_unit, asked, factors + r / kSoftRows, acc);
-      if (d < dim) add_tiles<2>(weights + r, own, dim, d, units, first_unit, end_unit, asked, factors + r / kSoftRows, acc);
+      if (d < dim)
+        add_tiles<2>(weights + r, own, dim, d, units, first_unit, end_unit, asked, factors + r / kSoftRows, acc);
     }
     if (num_keys < kTileKeys) ask_for_rest<KvBf16>(next, num_keys);
   }

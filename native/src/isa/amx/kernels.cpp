@@ -13,7 +13,8 @@ namespace {
 }  // namespace
 
 extern const Kernels table;
-const Kernels table = {"amx",      512,        tiled_rows_of_part, tiled_stride,       tiled_prepare, tiled_matmul, true,
-                       gather_row, rope_store, tiled_query_rows,   tiled_attend_split, attend_merge,  chunk_maxima,
-                       sample,     score,      read_all,           tiled_spin_dots};
+const Kernels table = {
+    "amx",      512,        tiled_rows_of_part, tiled_stride,       tiled_prepare, tiled_matmul, true,
+    gather_row, rope_store, tiled_query_rows,   tiled_attend_split, attend_merge,  chunk_maxima, sample,
+    score,      read_all,   tiled_spin_dots};
 }  // namespace octavo::amx

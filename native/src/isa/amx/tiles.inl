@@ -61,9 +61,9 @@ static constexpr TileConfig whole_tiles() {
   return config;
 }
 
-// Shapes tiles, unless they have these shapes: changing costs a thousand cycles and more, asking fifteen. Nobody gives tiles
-// back after a product, as the next one needs them: what a thread has in them is saved when the system takes it off its
-// core, 8 KB that are nothing beside a step.
+// Shapes tiles, unless they have these shapes: changing costs a thousand cycles and more, asking fifteen. Nobody gives
+// tiles back after a product, as the next one needs them: what a thread has in them is saved when the system takes it
+// off its core, 8 KB that are nothing beside a step.
 static void configure(const TileConfig& wanted) {
   TileConfig now;
   _tile_storeconfig(&now);
@@ -407,16 +407,24 @@ static void tiled_matmul(const MatmulArgs& a, int first_panel, int last_panel) {
   multiply_any(a, first_panel, last_panel);
 }
 
-// What no product can beat: tiles multiplied where they are.
+// What no product can beat: tiles multiplied where they are. With zeros in them the processor would stay at a clock
+// that it cannot keep up with numbers: on Emerald Rapids it multiplies zeros 1.2 times as fast.
 static double tiled_spin_dots(WeightKind kind, int rounds, float* result) {
   if (kind == WeightKind::f32) return spin_dots(kind, rounds, result);
   constexpr int kRound = 4;
+  alignas(64) uint16_t numbers[kRound * kTileBytes / 2];
+  uint32_t state = 1;
+  for (uint16_t& number : numbers) {  // +-1 .. 2, so that sums grow slowly
+    state = state * 1664525u + 1013904223u;
+    number = static_cast<uint16_t>(0x3f80 | (state >> 16 & 0x807f));
+  }
   configure_products();
+  finish_stores();
   clear_sums<2, 2>();
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
+  _tile_loadd(4, numbers, kLine);
+  _tile_loadd(5, numbers + kTileBytes / 2, kLine);
+  _tile_loadd(6, numbers + kTileBytes, kLine);
+  _tile_loadd(7, numbers + 3 * kTileBytes / 2, kLine);
   for (int i = 0; i < rounds; ++i) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);

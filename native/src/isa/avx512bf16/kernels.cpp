@@ -11,7 +11,7 @@ namespace {
 }  // namespace
 
 extern const Kernels table;
-const Kernels table = {"avx512bf16", 128,        rows_of_part, activation_stride, prepare,      matmul, false,
-                       gather_row,   rope_store, query_rows,   attend_split,      attend_merge, chunk_maxima,
-                       sample,       score,      read_all,     spin_dots};
+const Kernels table = {"avx512bf16", 128,        rows_of_part, activation_stride, prepare,      matmul,
+                       false,        gather_row, rope_store,   query_rows,        attend_split, attend_merge,
+                       chunk_maxima, sample,     score,        read_all,          spin_dots};
 }  // namespace octavo::avx512bf16
