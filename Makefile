@@ -74,7 +74,7 @@ install: $(STAMP) ## Create .venv and build the package into it
 # Without build isolation: the build folder keeps its object files, so a change of one kernel compiles one kernel.
 $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE) $(wildcard native/cmake/*) | $(BIN)/python
 	@$(call require_compiler)
-	@echo 'building octavo into $(VENV) (the first time takes a minute or two)'
+	@echo 'building octavo into $(VENV) (the first time takes two or three minutes)'
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake>=3.26", "ninja", sep="\n")' \
 		> $(VENV)/build-requires.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(VENV)/build-requires.txt

@@ -1,6 +1,6 @@
 """What each eviction policy finds in the prefix cache, on traces, beside an optimum that knows the future.
 
-`python bench/eviction.py` prints a table, `--write` makes docs/eviction.md of it. It replays the block accesses of each
+`python -m bench.eviction` prints a table, `--write` makes docs/eviction.md of it. It replays the block accesses of each
 trace through the real pool, index and leases: no scheduler, no clock, so every policy and the optimum see the same
 requests in the same order. A block of the trace is a block of one token, its id.
 """
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-import traces
-
+from bench import traces
 from octavo.core.eviction import EVICTIONS, Eviction, Leaves
 from octavo.core.groups import KvGroups
 from octavo.core.hashing import HASHES, KeyChain, new_chain
@@ -177,7 +176,7 @@ def described(name: str) -> str:
 TEMPLATE = """\
 # Eviction, measured
 
-Made by `python bench/eviction.py --write`; do not edit. What the policies are: [cache.md](cache.md#what-is-evicted).
+Made by `python -m bench.eviction --write`; do not edit. What the policies are: [cache.md](cache.md#what-is-evicted).
 
 Each cell is the share of all prompt blocks that were found in the prefix cache, in percent; the best policy is bold.
 The last column is what a policy that knows all later requests would find (Belady's rule, on the same accesses, tails

@@ -13,8 +13,8 @@ Made by `make bench` (`python -m bench.report render`); do not edit. Each sectio
 Machines differ and are shared, so what counts is a ratio of two figures of one run, never a figure alone."""
 _LIMITS = (
     "Targets are ratios to the best number format of the best other engine for that row, where nothing else is said. "
-    "The last column is the arithmetic that [the machine's limits](#steps-and-the-machines-limits) allow: what share "
-    "of them is reached, how many tokens a second they would give, and which kernel is furthest from its own in time. "
+    "The last column is the arithmetic that the machine's limits allow, in a run of its own: what share of them is "
+    "reached, how many tokens a second they would give, and which kernel is furthest from its own in time. "
     "What was tried, and was not faster, is in [kernels](kernels.md) and [decisions](decisions/README.md)."
 )
 
