@@ -71,6 +71,21 @@ def test_an_int8_row_that_is_not_finite_reaches_those_that_attend_to_it_and_no_o
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("rows_at_once", [1, MOST])
+def test_a_key_that_is_no_number_is_not_taken_for_one(rows_at_once: int, kv_dtype: str, isa: str):
+    """Its value is one, and small, so that nothing but the score can tell."""
+    case = AttendCase(kv_dtype, 16, 70, 2, 1, 32, 0)
+    qkv = case.qkv()
+    qkv[:, 3 * 32 :] *= 1e-3
+    clean = case.run(isa, qkv, rows_at_once=rows_at_once)
+    qkv[50, 2 * 32 + 5] = np.nan
+    out = case.run(isa, qkv, rows_at_once=rows_at_once)
+    assert out[:50].tobytes() == clean[:50].tobytes()
+    assert not np.isfinite(out[50:]).any()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize("block_size", [8, 32])
 @pytest.mark.parametrize("window", [1, 7, 8, 40, 64, 100])
 @pytest.mark.parametrize("rows_at_once", [3, MOST])

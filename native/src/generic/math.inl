@@ -4,9 +4,10 @@ static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
 
 // e^x for x <= 88, within 2^-22 + |x| * 2^-24 of itself; exactly 1 for 0, and exactly 0 below -87.3, so that -inf gives
-// 0. 2^n times 2^f, with n a whole number and |f| <= 1/2: f has a polynomial of degree 5 with the least largest error.
+// 0; NaN for NaN, which `min` returns where it comes second. It is 2^n times 2^f, with n a whole number and |f| <= 1/2:
+// f has a polynomial of degree 5 with the least largest error.
 static inline f32 exp(f32 x) {
-  const f32 per_ln2 = broadcast(1.44269504f), below_88 = min(x, broadcast(88.0f));
+  const f32 per_ln2 = broadcast(1.44269504f), below_88 = min(broadcast(88.0f), x);
   const f32 n = round(mul(below_88, per_ln2));
   const f32 f = fma(below_88, per_ln2, sub(zero(), n));
   f32 p = broadcast(1.32764725e-3f);

@@ -179,11 +179,11 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
   alignas(64) float scores[kTiledRows][kTileKeys];
   Softmax softmax[kTiledRows / kSoftRows];
   TileScales scales;  // bf16 has none
-  for (int r = 0; r < count; ++r)
-    __builtin_memcpy(queries + row_bytes * static_cast<size_t>(r), rows[r].query, row_bytes);
   const int padded = (count + kTileRows - 1) / kTileRows * kTileRows;
-  __builtin_memset(queries + row_bytes * static_cast<size_t>(count), 0,
-                   row_bytes * static_cast<size_t>(padded - count));
+  for (int r = 0; r < padded; ++r)
+    for (size_t b = 0; b < row_bytes; b += kLine)
+      _mm512_store_si512(queries + row_bytes * static_cast<size_t>(r) + b,
+                         r < count ? _mm512_loadu_si512(rows[r].query + b) : _mm512_setzero_si512());
   __builtin_memset(partial.acc, 0, static_cast<size_t>(count * dim) * 4);
   for (int start = begin / kTileKeys * kTileKeys; start < end; start += kTileKeys) {
     const int skip = larger(begin - start, 0), num_keys = smaller(kTileKeys, end - start), then = start + kTileKeys;
