@@ -68,19 +68,36 @@ def test_what_prompts_get_beside_decodes() -> None:
     assert beside_decodes(600, 200, 0, 0.0, 2048) == 600, "nor less, without a limit"
 
 
-@pytest.mark.parametrize("slots", [2, 3])
-def test_the_longer_others_wait_for_tokens_the_more_prompts_get(slots: int) -> None:
-    """Of two prompts the second waits: for tokens, or for a slot, which no tokens would give it."""
+@pytest.mark.parametrize(("slots", "token", "grows"), [(3, 3, True), (3, 2, True), (2, 3, False)])
+def test_the_longer_others_wait_for_tokens_the_more_prompts_get(slots: int, token: int, grows: bool) -> None:
+    """Of two prompts the second waits: for tokens, for a block of the first, or for a slot, which no tokens give."""
     replica = Replica(
         limits(num_blocks=60, max_num_batched_tokens=64, prefill_tokens_beside_decodes=1, max_num_seqs=slots)
     )
     replica.submit(request("d", [1], max_tokens=20))
     replica.step()
-    replica.submit(request("p", [2] * 60, max_tokens=1), request("q", [3] * 60, max_tokens=1))
+    replica.submit(request("p", [2] * 60, max_tokens=1), request("q", [token] * 60, max_tokens=1))
     parts = [replica.step().num_tokens - 1 for _ in range(5)]
     assert parts[0] == FOR_EACH_DECODE
     assert parts == sorted(parts)
-    assert parts[-1] == (64 // MOST_BESIDE if slots == 3 else FOR_EACH_DECODE)
+    assert parts[-1] == (64 // MOST_BESIDE if grows else FOR_EACH_DECODE)
+    replica.run()
+
+
+def test_nobody_inherits_what_others_have_waited() -> None:
+    replica = Replica(limits(num_blocks=60, max_num_batched_tokens=64, prefill_tokens_beside_decodes=1))
+    replica.submit(request("d", [1], max_tokens=20))
+    replica.step()
+    replica.submit(request("p", [2] * 60), request("q", [3] * 60))
+    for _ in range(3):
+        replica.step()
+    for name in ("d", "p", "q"):
+        replica.cancel(name)
+    replica.now += 3600
+    replica.submit(request("e", [4], max_tokens=20))
+    replica.step()
+    replica.submit(request("r", [5] * 60), request("s", [6] * 60))
+    assert replica.step().num_tokens - 1 == FOR_EACH_DECODE
     replica.run()
 
 

@@ -67,22 +67,22 @@ def share(num_left: int, num_tokens: int, others_wait: bool) -> int:
 FOR_EACH_DECODE = 4
 """Prompt tokens that a step may have for each decode in it, where many decodes make it long anyhow."""
 PATIENCE_S = 2.0
-"""When others have waited for so long for nothing but tokens, prompts get their part twice, then three times, ..."""
+"""When the first in the queue has waited for tokens for so long, prompts get their part twice, then three times, ..."""
 MOST_BESIDE = 4
 """... up to one part in so many of a whole step."""
 
 
-def beside_decodes(num_tokens: int, num_decodes: int, least: int, short_s: float, whole: int) -> int:
+def beside_decodes(num_tokens: int, num_decodes: int, least: int, waited_s: float, whole: int) -> int:
     """What of the `num_tokens` that a step has left is for prompts: each decode in it waits until they are computed.
 
-    `least`, or FOR_EACH_DECODE for each decode if that is more, and the more the longer (`short_s`) others have waited
-    for their turn: a first token may not come ever later so that next ones come evenly. `whole` is what a step without
-    decodes has. All where `least` is 0, and where there are no decodes.
+    `least`, or FOR_EACH_DECODE for each decode if that is more, and the more the longer the first in the queue has
+    waited for them (`waited_s`): a first token may not come ever later so that next ones come evenly. `whole` is what a
+    step without decodes has. All where `least` is 0, and where there are no decodes.
     """
     if not least or not num_decodes:
         return num_tokens
     part = max(least, FOR_EACH_DECODE * num_decodes)
-    patient = min(int(part * (1 + short_s / PATIENCE_S)), whole // MOST_BESIDE)
+    patient = min(int(part * (1 + waited_s / PATIENCE_S)), whole // MOST_BESIDE)
     return min(num_tokens, max(part, patient))
 
 

@@ -197,8 +197,9 @@ class Scheduler:
         prefills = self._grant_decodes(budget, now)
         num_decodes = len(self._granted)
         least, whole = self.limits.prefill_tokens_beside_decodes, self.limits.max_num_batched_tokens
-        short_s = self.waits.short_of_tokens_s(now)
-        budget.tokens = beside_decodes(budget.tokens, num_decodes, least, short_s, whole)
+        waiting = self.roster.waiting
+        waited_s = self.waits.for_tokens_s(waiting[0], now) if waiting else 0.0
+        budget.tokens = beside_decodes(budget.tokens, num_decodes, least, waited_s, whole)
         if self.throttled is not None:
             budget.tokens = self.throttled.tokens_left(budget.tokens, num_decodes, self.limits.block_size)
         self._grant_prefills(prefills, budget, now)

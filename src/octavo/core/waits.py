@@ -19,8 +19,8 @@ BEHIND = "behind"
 """Nothing ran out, but others must start first, by the order of the scheduling policy."""
 GUIDE = "guide"
 """Its structured output is being compiled."""
-_OF_TOKENS = frozenset(("tokens", "partial_prefills", BEHIND))
-"""What would end sooner if prompts had more of a step."""
+_OF_TOKENS = frozenset(("tokens", "partial_prefills", "block_in_work"))
+"""What ends sooner if prompts have more of a step."""
 _LEAST_S = 1e-9
 _IN_SHORTAGE = (1, 0)
 """Need and have of those who were not asked, since what everybody needs had run out."""
@@ -42,14 +42,13 @@ class Waited:
 class Waits:
     """The clocks of one queue. Hears of who comes into it, of each plan, and of who leaves to run."""
 
-    __slots__ = ("_asked", "_clocks", "_common", "_is_short", "_num_plans", "_short_since", "_since", "counts")
+    __slots__ = ("_asked", "_clocks", "_common", "_num_plans", "_since", "counts")
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         """What those who waited lacked at the last plan -> how many of them."""
         self._common = STEP
         self._since = 0.0
-        self._is_short, self._short_since = False, 0.0
         self._clocks: dict[str, float] = {}
         """For how long each reason was the common one, up to `_since`."""
         self._asked: Sequence[Choice] = ()
@@ -80,9 +79,6 @@ class Waits:
             self.counts[common] = self.counts.get(common, 0) + num_others
         if common != self._common:
             self._clocks, self._common, self._since = self._read(now), common, now
-        was_short, self._is_short = self._is_short, bool(self.counts) and _OF_TOKENS.issuperset(self.counts)
-        if not was_short:
-            self._short_since = now
         if asked or self._asked:
             self._own_reasons(asked, now)
 
@@ -101,9 +97,9 @@ class Waits:
         """What it waits for since the last plan, or since it came. Pure."""
         return self._common if choice.wait.own is None else choice.wait.own.resource
 
-    def short_of_tokens_s(self, now: float) -> float:
-        """For how long, at every plan, some have waited and none for more than tokens."""
-        return now - self._short_since if self._is_short else 0.0
+    def for_tokens_s(self, choice: Choice, now: float) -> float:
+        """For how long it has waited for what comes sooner where prompts have more of each step. Pure."""
+        return sum([seconds for reason, (seconds, _, _) in self._spent(choice, now).items() if reason in _OF_TOKENS])
 
     def _own_reasons(self, asked: Sequence[Choice], now: float) -> None:
         self._num_plans += 1
