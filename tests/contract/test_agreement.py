@@ -20,7 +20,7 @@ def test_float32_logprobs_are_the_reference_s(isa: str, weights: str):
     assert worst_logprob(isa, weights, "float32") <= LOGPROB_ERROR
 
 
-KV_ERRORS = {"float16": 6e-4, "int8": 4e-3}
+KV_ERRORS = {"float16": 6e-4, "int8": 2e-3}
 """What is rounded differs in its last bits, so that some of it falls to the other side. A float32 cache is 1.5e-3 and
 2.4e-2 away. (For a bfloat16 one the native kernels round queries and weights as much as keys and values.)"""
 

@@ -3,19 +3,19 @@
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
 
-// e^x for x <= 88, within 2^-22 + |x| * 2^-24 of itself; exactly 1 for 0, and exactly 0 below -87.3, so that -inf gives
-// 0; NaN for NaN, which `min` returns where it comes second. It is 2^n times 2^f, with n a whole number and |f| <= 1/2:
-// f has a polynomial of degree 5 with the least largest error.
+// e^x within 2^-22 of itself for x <= 88; exactly 1 for 0, and exactly 0 below -87.3, so that -inf gives 0; NaN for
+// NaN, which `min` returns where it comes second. It is 2^n times e^r, with n a whole number and |r| <= ln(2) / 2:
+// Cody-Waite reduction, whose first product is exact, and a polynomial of degree 5 with the least largest error.
 static inline f32 exp(f32 x) {
-  const f32 per_ln2 = broadcast(1.44269504f), below_88 = min(broadcast(88.0f), x);
-  const f32 n = round(mul(below_88, per_ln2));
-  const f32 f = fma(below_88, per_ln2, sub(zero(), n));
-  f32 p = broadcast(1.32764725e-3f);
-  p = fma(p, f, broadcast(9.67554096e-3f));
-  p = fma(p, f, broadcast(5.55071309e-2f));
-  p = fma(p, f, broadcast(2.40221202e-1f));
-  p = fma(p, f, broadcast(6.93146944e-1f));
-  p = fma(p, f, broadcast(1.0f));
+  const f32 below_88 = min(broadcast(88.0f), x), n = round(mul(below_88, broadcast(1.44269504f)));
+  f32 r = fma(n, broadcast(-0.693145752f), below_88);
+  r = fma(n, broadcast(-1.42860677e-6f), r);
+  f32 p = broadcast(0.00829765538f);
+  p = fma(p, r, broadcast(0.0419153804f));
+  p = fma(p, r, broadcast(0.166675742f));
+  p = fma(p, r, broadcast(0.499988959f));
+  p = fma(p, r, broadcast(0.999999659f));
+  p = fma(p, r, broadcast(1.0f));
   return below(x, broadcast(-87.3f), zero(), times_two_to(p, n));
 }
 
