@@ -193,20 +193,19 @@ static void attend_rows_on_tiles(const Keys& keys, const QueryRow* rows, int cou
     TiledUnits ahead = units;
     for (int u = 0; u < kTileKeys / 16; ++u)
       if (unit_keys(l) == 16 && next.reads(16 * u)) ahead.set(u, next.keys, next.start + 16 * u);
-    // Rows that end before this tile are behind: one that has keys here has its place among the first, and the last one
-    // sees all keys.
+    // Rows that end before this tile come first, and the last ones see all keys: these ask for the next tile.
     int from = 0;
     while (rows[smaller(from + kTileRows, count) - 1].position < start) from += kTileRows;
+    const auto asked_by = [&](int r) { return r + kTileRows < count ? nullptr : &ahead; };
     Factors factors[kTiledRows / kSoftRows];
     for (int r = from; r < count; r += kTileRows)
-      score_tiles(queries + row_bytes * static_cast<size_t>(r), dim, units, r + kTileRows < count ? nullptr : &ahead,
-                  scores + r);
+      score_tiles(queries + row_bytes * static_cast<size_t>(r), dim, units, asked_by(r), scores + r);
     for (int r = from; r < count; r += kSoftRows)
       kSoften[smaller(kSoftRows, count - r) - 1](rows + r, window, start, scales, scores + r, weights + r,
                                                  softmax + r / kSoftRows, factors + r / kSoftRows);
     for (int r = from; r < count; r += kTileRows) {
       const int own = smaller(kTileRows, count - r);
-      const TiledUnits* asked = r + kTileRows < count ? nullptr : &ahead;
+      const TiledUnits* asked = asked_by(r);
       float* acc = partial.acc + r * dim;
       int d = 0;
       for (; d + 4 * kPanel <= dim; d += 4 * kPanel)
